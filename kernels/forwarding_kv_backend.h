@@ -23,28 +23,14 @@ class ForwardingKvBackend : public KvBackend {
   bool holds(const void* address) const override { return to_->holds(address); }
 
   void move(KvType type, int64_t head_dim, std::span<const TokenMove> moves) override { to_->move(type, head_dim, moves); }
-  void write_tokens(KvType type, int64_t head_dim, std::span<const TokenWrite> tokens) override {
-    to_->write_tokens(type, head_dim, tokens);
-  }
   void copy(std::span<const PageCopy> copies) override { to_->copy(copies); }
   void encode(KvType type, int64_t head_dim, std::span<const PageEncode> pages) override { to_->encode(type, head_dim, pages); }
   bool cuts_pages() const override { return to_->cuts_pages(); }
   void cut(KvType type, int64_t head_dim, std::span<const PageCut> pages) override { to_->cut(type, head_dim, pages); }
   void read(KvType type, int64_t head_dim, std::span<const PageRead> pages) override { to_->read(type, head_dim, pages); }
-  std::shared_ptr<const BackendGate> hold(std::shared_ptr<const GateMaps> gate) override { return to_->hold(std::move(gate)); }
-  void score(KvType type, int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const BackendGate> gate,
-             std::span<const TokenScoring> layers) override {
-    to_->score(type, n_kv_heads, head_dim, std::move(gate), layers);
-  }
   void page_stats(KvType type, int64_t head_dim, std::span<const PageStats> pages) override { to_->page_stats(type, head_dim, pages); }
   void multiply_keys(KvType type, int64_t head_dim, std::span<const KeyProducts> products) override {
     to_->multiply_keys(type, head_dim, products);
-  }
-  void summarize(KvType type, int64_t head_dim, std::span<const EntrySummary> summaries) override {
-    to_->summarize(type, head_dim, summaries);
-  }
-  void entry_stats(KvType type, int64_t head_dim, std::span<const EntryStats> entries) override {
-    to_->entry_stats(type, head_dim, entries);
   }
   void finish() override { to_->finish(); }
   void download(const std::byte* page, size_t bytes, void* to) override { to_->download(page, bytes, to); }
@@ -64,6 +50,7 @@ class ForwardingKvBackend : public KvBackend {
     to_->attention_mass(shape, tasks);
   }
   DeviceSampler* device_sampler() override { return to_->device_sampler(); }
+  std::span<const std::unique_ptr<PolicyKernels>> policy_kernels() const override { return to_->policy_kernels(); }
 
  private:
   std::shared_ptr<KvBackend> to_;

@@ -1,7 +1,6 @@
 #include "kernels/kv_backend.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
@@ -11,7 +10,6 @@
 #include "kernels/aligned_buffer.h"
 #include "kernels/elementwise.h"
 #include "kernels/indexed_rows.h"
-#include "kernels/rope.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv::kernels {
@@ -68,18 +66,15 @@ void decode_with_residual(int64_t head_dim, const KvSegment& page, const KvSegme
 
 void encode_page(KvType type, int64_t head_dim, const PageEncode& page) {
   const int64_t values = kPageTokens * head_dim;
-  std::vector<float> rows(page.source.k == nullptr ? static_cast<size_t>(2 * values) : 0);
+  std::vector<float> rows(static_cast<size_t>(2 * values));
+  float *const k = rows.data(), *const v = k + values;
   for (int64_t head = 0; head < page.n_heads; ++head) {
-    const float *k = rows.data(), *v = rows.data() + values;
-    if (page.source.codes != nullptr) {
-      decode_with_residual(head_dim, *page.source.codes, page.source.residual, page.source.residual_columns, head, rows.data(),
-                           rows.data() + values);
-    } else if (page.source.k != nullptr) {
-      k = page.source.k + head * values;
-      v = page.source.v + head * values;
+    const PageSource& from = page.source;
+    if (from.quantized != nullptr) {
+      decode_with_residual(head_dim, *from.quantized, from.residual, from.residual_columns, head, k, v);
     } else {
-      float* to = rows.data();
-      for (const TokenPlace& place : page.source.tokens.subspan(static_cast<size_t>(head * kPageTokens), kPageTokens)) {
+      float* to = k;
+      for (const TokenPlace& place : from.tokens.subspan(static_cast<size_t>(head * kPageTokens), kPageTokens)) {
         load_place(type, head_dim, place, to, to + values);
         to += head_dim;
       }
@@ -148,7 +143,7 @@ void cut_page(int64_t head_dim, const PageCut& job) {
   }
 }
 
-void study_page(KvType type, int64_t head_dim, const PageStats& job) {
+void find_page_stats(KvType type, int64_t head_dim, const PageStats& job) {
   const int64_t values = job.n * head_dim;
   std::vector<float> k(static_cast<size_t>(values)), v(k.size()), high(static_cast<size_t>(head_dim));
   for (int64_t head = 0; head < job.n_heads; ++head) {
@@ -200,67 +195,6 @@ void multiply(KvType type, int64_t head_dim, const KeyProducts& job) {
   }
 }
 
-// Entries in the form that block_summarizer.h expects.
-struct LoadedEntries {
-  std::vector<float> k, v, attention;
-  EntryBlock block;
-
-  LoadedEntries(KvType type, int64_t head_dim, const HeadEntries& entries) {
-    const auto n = static_cast<int64_t>(entries.bias.size());
-    k.resize(static_cast<size_t>(n * head_dim));
-    v.resize(k.size());
-    float *to_k = k.data(), *to_v = v.data();
-    for (const KvSegment& page : entries.codes) {
-      decode(head_dim, page, entries.head, to_k, to_v);
-      to_k += kPageTokens * head_dim;
-      to_v += kPageTokens * head_dim;
-    }
-    for (const TokenPlace& place : entries.tokens) {
-      load_place(type, head_dim, place, to_k, to_v);
-      to_k += head_dim;
-      to_v += head_dim;
-    }
-    block = {n, head_dim, k.data(), v.data(), entries.bias.data()};
-    if (entries.queries != nullptr) attention = attention_matrix(block, *entries.queries);
-  }
-};
-
-void summarize_entries(KvType type, int64_t head_dim, const EntrySummary& job) {
-  const LoadedEntries entries(type, head_dim, job.entries);
-  const BlockSummary summary =
-      kernels::summarize(job.rule, entries.block, entries.attention, static_cast<int64_t>(job.to.size()));
-  for (size_t i = 0; i < summary.pivots.size(); ++i) {
-    std::copy_n(entries.k.data() + summary.pivots[i] * head_dim, head_dim, static_cast<float*>(job.to[i].k));
-    std::copy_n(summary.v.data() + static_cast<int64_t>(i) * head_dim, head_dim, static_cast<float*>(job.to[i].v));
-  }
-  std::copy(summary.pivots.begin(), summary.pivots.end(), job.pivots);
-  std::copy(summary.group.begin(), summary.group.end(), job.group);
-  std::copy(summary.bias.begin(), summary.bias.end(), job.bias);
-}
-
-void figures_of(KvType type, int64_t head_dim, const EntryStats& job) {
-  const LoadedEntries entries(type, head_dim, job.entries);
-  const size_t n = job.entries.bias.size();
-  std::fill_n(job.out, n, 0.0f);
-  if (job.figure == EntryStat::kNovelty) {
-    const SummaryRule rule{PivotRule::kCosine, ValueRule::kMean, BiasRule::kNone};
-    const std::vector<float> distance = novelty(entries.block, kernels::summarize(rule, entries.block, {}, job.pivots).pivots);
-    std::copy(distance.begin(), distance.end(), job.out);
-  } else if (job.figure == EntryStat::kValueNorm) {
-    for (size_t i = 0; i < n; ++i) {
-      const float* const v = entries.v.data() + static_cast<int64_t>(i) * head_dim;
-      job.out[i] = std::sqrt(std::inner_product(v, v + head_dim, v, 0.0f));
-    }
-  } else {
-    for (size_t i = 0; i < entries.attention.size(); ++i) job.out[i % n] += entries.attention[i];
-  }
-}
-
-struct CpuGate final : BackendGate {
-  explicit CpuGate(std::shared_ptr<const GateMaps> of) : maps(std::move(of)) {}
-  std::shared_ptr<const GateMaps> maps;
-};
-
 class CpuKvBackend final : public KvBackend {
  public:
   explicit CpuKvBackend(ThreadPool* threads)
@@ -277,9 +211,6 @@ class CpuKvBackend final : public KvBackend {
 
   void move(KvType type, int64_t head_dim, std::span<const TokenMove> moves) override {
     for (const TokenMove& move : moves) move_token(type, head_dim, move);
-  }
-  void write_tokens(KvType type, int64_t head_dim, std::span<const TokenWrite> tokens) override {
-    for (const auto& [k, v, to] : tokens) store_kv(type, 1, head_dim, k, v, to.slot, to.k, to.v, 0);
   }
   void copy(std::span<const PageCopy> copies) override {
     for (const PageCopy& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
@@ -298,25 +229,11 @@ class CpuKvBackend final : public KvBackend {
   }
   void finish() override {}
 
-  std::shared_ptr<const BackendGate> hold(std::shared_ptr<const GateMaps> gate) override {
-    return std::make_shared<CpuGate>(std::move(gate));
-  }
-  void score(KvType type, int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const BackendGate> gate,
-             std::span<const TokenScoring> layers) override {
-    const GateMaps* const maps = gate == nullptr ? nullptr : dynamic_cast<const CpuGate&>(*gate).maps.get();
-    for (const TokenScoring& layer : layers) score_layer(type, n_kv_heads, head_dim, maps, layer);
-  }
   void page_stats(KvType type, int64_t head_dim, std::span<const PageStats> pages) override {
-    for (const PageStats& page : pages) study_page(type, head_dim, page);
+    for (const PageStats& page : pages) find_page_stats(type, head_dim, page);
   }
   void multiply_keys(KvType type, int64_t head_dim, std::span<const KeyProducts> products) override {
     for (const KeyProducts& product : products) multiply(type, head_dim, product);
-  }
-  void summarize(KvType type, int64_t head_dim, std::span<const EntrySummary> summaries) override {
-    for (const EntrySummary& summary : summaries) summarize_entries(type, head_dim, summary);
-  }
-  void entry_stats(KvType type, int64_t head_dim, std::span<const EntryStats> entries) override {
-    for (const EntryStats& of : entries) figures_of(type, head_dim, of);
   }
 
   void download(const std::byte* page, size_t bytes, void* to) override {
@@ -343,39 +260,6 @@ class CpuKvBackend final : public KvBackend {
   }
 
  private:
-  void score_layer(KvType type, int64_t heads, int64_t dim, const GateMaps* gate, const TokenScoring& job) {
-    const bool wants_values = job.importance != nullptr;
-    std::vector<float> k(static_cast<size_t>(heads * job.n * dim)), v(wants_values ? k.size() : 0);
-    // Calls task(head, from, end) in parallel for each of n_heads heads and each page. Tokens [from, end) of the job
-    // lie in that page.
-    const int64_t skipped = job.first / kPageTokens, pages = (job.first + job.n + kPageTokens - 1) / kPageTokens - skipped;
-    const auto for_pages = [&](int64_t n_heads, const auto& task) {
-      threads_.parallel_for(n_heads * pages, [&](int64_t i) {
-        const int64_t start = (skipped + i % pages) * kPageTokens - job.first;
-        task(i / pages, std::max<int64_t>(0, start), std::min(job.n, start + kPageTokens));
-      });
-    };
-    for_pages(heads, [&](int64_t head, int64_t from, int64_t end) {
-      const int64_t token = job.first + from, at = (head * job.n + from) * dim;
-      read_page(type, dim, {job.pages[static_cast<size_t>(token / kPageTokens)], head, 1, token % kPageTokens, end - from,
-                            k.data() + at, wants_values ? v.data() + at : nullptr, 0});
-      for (int64_t i = from; i < end; ++i) {
-        float* const key = k.data() + (head * job.n + i) * dim;
-        if (gate != nullptr) {
-          unrotate(job.angles + i * dim, dim, key);
-        } else {
-          job.scores[head * job.n + i] = std::sqrt(std::inner_product(key, key + dim, key, 0.0f));
-        }
-      }
-    });
-    if (gate == nullptr) return;
-    gate_scores(threads_, *gate, job.layer, k.data(), heads * job.n, job.scores);
-    if (!wants_values) return;
-    for_pages(gate->importance_heads, [&](int64_t head, int64_t from, int64_t end) {
-      gate_importance(*gate, job.layer, head, k.data(), v.data(), job.n, from, end, job.importance + head * job.n);
-    });
-  }
-
   std::unique_ptr<ThreadPool> own_threads_;
   ThreadPool& threads_;
   AttentionScratch scratch_;

@@ -2,32 +2,32 @@
 // wait(), the destructor waits for the jobs. REQUIRES: it is created after that memory, so that it is destroyed first.
 #pragma once
 
-#include "kernels/kv_backend.h"
+#include "kernels/page_ops.h"
 
 namespace smartkv::kernels {
 
 class PendingResults {
  public:
-  explicit PendingResults(KvBackend& backend) : backend_(&backend) {}
+  explicit PendingResults(PageOps& pages) : pages_(&pages) {}
   PendingResults(const PendingResults&) = delete;
   PendingResults& operator=(const PendingResults&) = delete;
   ~PendingResults() {
-    if (backend_ == nullptr) return;
+    if (pages_ == nullptr) return;
     try {
-      backend_->finish();
+      pages_->finish();
     } catch (...) {  // No more results will come.
     }
   }
 
-  // Waits until all results are there. Throws what KvBackend::finish() throws. REQUIRES: called at most once.
+  // Waits until all results are there. Throws what PageOps::finish() throws. REQUIRES: called at most once.
   void wait() {
-    KvBackend& backend = *backend_;
-    backend_ = nullptr;
-    backend.finish();
+    PageOps& pages = *pages_;
+    pages_ = nullptr;
+    pages.finish();
   }
 
  private:
-  KvBackend* backend_;
+  PageOps* pages_;
 };
 
 }  // namespace smartkv::kernels

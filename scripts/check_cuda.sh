@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Compiles kernels/cuda with nvcc, without a GPU, and prints the registers and shared memory of each kernel:
+# Compiles the CUDA sources of kernels/ and of policies with nvcc, without a GPU. Prints the registers and shared memory
+# of each kernel:
 #   scripts/check_cuda.sh [--no-install | --which]
 # Exits with 1 if registers spill. nvcc is $NVCC, an installed one, or one from PyPI in .cache/nvcc (270 MB).
 # --no-install: exit with 77 if there is no nvcc. --which: only print the path of nvcc.
@@ -45,9 +46,9 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 for architecture in "${ARCHITECTURES[@]}"; do
-  step "Compiling kernels/cuda for $architecture"
+  step "Compiling for $architecture"
   echo "architecture $architecture" >>"$folder/report"
-  for source in kernels/cuda/*.cu; do
+  for source in kernels/cuda/*.cu cache/policies/*/cuda/*.cu; do
     "$nvcc" -std=c++20 -O3 -I. -arch="$architecture" -Xptxas -v -c "$source" -o "$folder/object.o" 2>"$folder/one" ||
       { cat "$folder/one" >&2; fail "$source does not compile for $architecture"; }
     grep -E 'warning|error' "$folder/one" >&2 || true

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests of kernels/cuda natively, on a machine with an NVIDIA GPU, and measures:
+# Runs the tests of the CUDA kernels natively, on a machine with an NVIDIA GPU, and measures:
 #   scripts/test_cuda.sh [--build-only] [FILTER]
 # Builds build/cuda/cuda_test and cuda_roofline. They need only a driver, so they can be built on one machine and run on
 # another. Exits with 77 if there is no GPU. Once built, it takes minutes:
@@ -17,7 +17,7 @@ nvcc=$(NVCC=${NVCC:-} scripts/check_cuda.sh --which)
 folder=build/cuda
 mkdir -p "$folder"
 # The tests compare results with those of the CPU's functions and of the host's Sampler.
-build release smartkv_kernels
+build release smartkv_cache
 step "Compiling the tests"
 targets=()
 for architecture in "${ARCHITECTURES[@]}"; do targets+=(-gencode "arch=compute_$architecture,code=sm_$architecture"); done
@@ -31,13 +31,15 @@ compile() {  # SOURCE...: compiles the sources and sets `objects`
   done
 }
 link() {  # NAME LIBRARY...
-  "$nvcc" "${objects[@]}" "${kernels[@]}" build/release/libsmartkv_kernels.a "${@:2}" -lpthread -o "$folder/$1" ||
+  "$nvcc" "${objects[@]}" "${kernels[@]}" build/release/libsmartkv_{cache,kernels}.a "${@:2}" -lpthread \
+    -o "$folder/$1" ||
     fail "$folder/$1 does not link"
 }
-compile kernels/cuda/*.cu kernels/cuda/*.cpp
+compile kernels/cuda/*.cu kernels/cuda/*.cpp cache/cuda/*.cpp cache/policies/*/cuda/*.cu
 kernels=("${objects[@]}")
 compile tests/cuda/native/managed_memory.cpp \
-  tests/cuda/{attention,attention_mass,head_rows,kv_pages,kv_backend,device_pool,page_stats,token_draw}_test.cpp \
+  tests/cuda/{attention,attention_mass,head_rows,kv_pages,kv_backend,device_pool,page_stats,device_sampler}_test.cpp \
+  tests/cuda/{gate,summary}_jobs_test.cpp \
   engine/sampling/{sampler,row_scan}.cpp
 link cuda_test -lgtest_main -lgtest
 compile tests/cuda/native/roofline.cpp

@@ -45,15 +45,15 @@ std::vector<int64_t> most_attended(std::span<const float> mass) {
 }
 
 // For each of `slots` of a quantized page, returns the nearest slot of the dense page that holds the same tokens.
-std::vector<int64_t> nearest_slots(kernels::KvBackend& backend, const kernels::AttentionShape& shape, const KvSegment& page,
+std::vector<int64_t> nearest_slots(kernels::PageOps& pages, const kernels::AttentionShape& shape, const KvSegment& page,
                                    const KvSegment& dense, int64_t head, std::span<const int64_t> slots) {
   const int64_t dim = shape.head_dim;
   const auto size = static_cast<size_t>(kPageTokens * dim);
   std::vector<float> k(size), v(size), dense_k(size), dense_v(size);
   const kernels::PageRead jobs[] = {{page, head, 1, 0, kPageTokens, k.data(), v.data()},
                                     {dense, head, 1, 0, kPageTokens, dense_k.data(), dense_v.data()}};
-  backend.read(shape.type, dim, jobs);
-  backend.finish();
+  pages.read(shape.type, dim, jobs);
+  pages.finish();
   const auto distance = [dim](const float* a, const float* b) {
     std::array<float, 16> sums{};  // head_dim is a multiple of 16.
     for (int64_t d = 0; d < dim; d += 16) {
@@ -80,7 +80,7 @@ std::vector<int64_t> nearest_slots(kernels::KvBackend& backend, const kernels::A
 
 // `indices` (sorted) point into a view of all tokens. Turns them into positions: quantized pages may have an order of
 // their own.
-void restore_order(kernels::KvBackend& backend, const kernels::AttentionShape& shape, std::span<const KvSegment> view,
+void restore_order(kernels::PageOps& pages, const kernels::AttentionShape& shape, std::span<const KvSegment> view,
                    std::span<const KvSegment> full, int64_t head, std::span<int64_t> indices) {
   int64_t first = 0;
   auto at = indices.begin();
@@ -89,7 +89,7 @@ void restore_order(kernels::KvBackend& backend, const kernels::AttentionShape& s
     if (segment.format == KvSegment::Format::kQuantized && at != end) {
       std::vector<int64_t> slots(at, end);
       for (int64_t& slot : slots) slot -= first;
-      slots = nearest_slots(backend, shape, segment, full[static_cast<size_t>(first / kPageTokens)], head, slots);
+      slots = nearest_slots(pages, shape, segment, full[static_cast<size_t>(first / kPageTokens)], head, slots);
       std::transform(slots.begin(), slots.end(), at, [first](int64_t slot) { return first + slot; });
     }
     at = end;
@@ -115,7 +115,7 @@ TokenRange ShadowSampling::within(int64_t begin, int64_t end) const {
   return {(from + stride) / stride * stride - 1, end / stride * stride};
 }
 
-void LayerDrift::add(kernels::KvBackend& backend, const kernels::AttentionShape& shape, int64_t layer, int64_t position,
+void LayerDrift::add(kernels::PageOps& pages, const kernels::AttentionShape& shape, int64_t layer, int64_t position,
                      const QueryAttention& compressed, const QueryAttention& full) {
   const int64_t all = position + 1, seen = static_cast<int64_t>(compressed.mass.size()) / shape.n_kv_heads;
   const std::vector<KvSegment> view = view_of(compressed.cache, layer, position),
@@ -126,7 +126,7 @@ void LayerDrift::add(kernels::KvBackend& backend, const kernels::AttentionShape&
       return values.subspan(static_cast<size_t>(head * n), static_cast<size_t>(n));
     };
     std::vector<int64_t> most = most_attended(of_head(compressed.mass, seen));
-    if (seen == all) restore_order(backend, shape, view, full_view, head, most);
+    if (seen == all) restore_order(pages, shape, view, full_view, head, most);
     for (int64_t& index : most) index = positions[static_cast<size_t>(index)];
     std::erase(most, SequenceCache::kOtherHead);
     jaccard += smartkv::jaccard(most_attended(of_head(full.mass, all)), std::move(most));
@@ -152,7 +152,7 @@ LayerDrift& LayerDrift::operator+=(const LayerDrift& other) {
   return *this;
 }
 
-std::vector<float> query_output(kernels::KvBackend& backend, const kernels::AttentionShape& shape,
+std::vector<float> query_output(kernels::KvAttention& backend, const kernels::AttentionShape& shape,
                                 const SequenceCache& cache, int64_t layer, const Probe& query) {
   const std::vector<KvSegment> segments = view_of(cache, layer, query.position);
   const bool bf16 = shape.type == kernels::KvType::kBf16;
@@ -165,7 +165,7 @@ std::vector<float> query_output(kernels::KvBackend& backend, const kernels::Atte
   return output;
 }
 
-std::vector<float> query_mass(kernels::KvBackend& backend, const kernels::AttentionShape& shape,
+std::vector<float> query_mass(kernels::KvAttention& backend, const kernels::AttentionShape& shape,
                               const SequenceCache& cache, int64_t layer, const Probe& query) {
   const std::vector<KvSegment> segments = view_of(cache, layer, query.position);
   kernels::AttentionMassTask task{query.q.data(), static_cast<int64_t>(query.q.size()), 1, segments, nullptr};

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "cache/sequence_cache.h"
-#include "kernels/kv_backend.h"
+#include "kernels/kv_attention.h"
+#include "kernels/page_ops.h"
 
 namespace smartkv {
 
@@ -44,20 +45,20 @@ struct LayerDrift {
   double jaccard = 0;
 
   // Adds one sample: the attention of the query at `position` over the compressed cache and over the full one.
-  // `backend` holds the pages of both caches.
+  // `pages` works on the pages of both caches.
   //
   // Quantized pages may hold their tokens in any order. Each token is identified with the token of its page whose exact
   // key and value are nearest. At 2 bits some are mistaken, which makes the Jaccard index slightly too low.
-  void add(kernels::KvBackend& backend, const kernels::AttentionShape& shape, int64_t layer, int64_t position,
+  void add(kernels::PageOps& pages, const kernels::AttentionShape& shape, int64_t layer, int64_t position,
            const QueryAttention& compressed, const QueryAttention& full);
   LayerDrift& operator+=(const LayerDrift& other);
 };
 
 // Returns the attention output, f32 [n_heads, head_dim], or the mass of a query. REQUIRES: `cache` holds the query's
 // token and advance() has not been called. Only position and q of `query` are read. `backend` holds the cache's pages.
-std::vector<float> query_output(kernels::KvBackend& backend, const kernels::AttentionShape& shape,
+std::vector<float> query_output(kernels::KvAttention& backend, const kernels::AttentionShape& shape,
                                 const SequenceCache& cache, int64_t layer, const Probe& query);
-std::vector<float> query_mass(kernels::KvBackend& backend, const kernels::AttentionShape& shape,
+std::vector<float> query_mass(kernels::KvAttention& backend, const kernels::AttentionShape& shape,
                               const SequenceCache& cache, int64_t layer, const Probe& query);
 
 }  // namespace smartkv

@@ -41,7 +41,7 @@ void score_run(const PolicyContext& context, const TokenScorer& scorer, std::spa
   for (const DenseLayer& layer : tail) {
     for (int64_t i = 0; i < pages; ++i) segments.push_back(layer.segment(skipped + i, kernels::kPageTokens));
   }
-  std::vector<kernels::TokenScoring> layers;
+  std::vector<TokenScoring> layers;
   for (int64_t layer = 0; layer < n_layers; ++layer) {
     const auto of_layer = std::span(segments).subspan(static_cast<size_t>(layer * pages), static_cast<size_t>(pages));
     layers.push_back({layer, of_layer, from, n, angles.data(), at(run->scores, layer), at(run->importance, layer)});

@@ -10,6 +10,7 @@
 
 #include "cache/dense_layer.h"
 #include "cache/policy.h"
+#include "cache/stores/token_scoring.h"
 
 namespace smartkv {
 
@@ -43,8 +44,8 @@ class PageScorer {
   virtual bool knows_importance() const { return false; }  // as for ContentScorer
   virtual bool needs_angles() const { return false; }      // whether score() needs TokenScoring::angles
   // Lets the backend write TokenScoring::scores and, unless it is null, TokenScoring::importance. The results are valid
-  // after KvBackend::finish().
-  virtual void score(const PolicyContext& context, std::span<const kernels::TokenScoring> layers) const = 0;
+  // after PageOps::finish().
+  virtual void score(const PolicyContext& context, std::span<const TokenScoring> layers) const = 0;
   // Turns the backend's scores into those of this scorer, in place: f32 [rows, n]. There is a row for each layer and KV
   // head, with the tokens at positions [first, first + n).
   virtual void finish(int64_t first, int64_t n, std::span<float> scores) const { (void)first, (void)n, (void)scores; }
@@ -94,7 +95,7 @@ struct TokenScores {
 //  - importance: whether take() also gets the importance. REQUIRES: knows_importance(scorer).
 //  - take: receives the scores on the calling thread, in runs of consecutive tokens, each run layer by layer. Meanwhile
 //    *scored is the position of the run's first token; it is `end` on return.
-// Not thread-safe, because KvBackend::score() is not.
+// Not thread-safe, because a scorer may use the thread pool.
 void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,
                 int64_t end, bool importance,
                 const std::function<void(int64_t layer, const TokenScores& scores)>& take);

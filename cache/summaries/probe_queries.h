@@ -12,11 +12,9 @@
 #include "cache/policy.h"
 #include "cache/state_io.h"
 #include "cache/stores/token_store.h"
-#include "kernels/block_summarizer.h"
+#include "cache/summaries/sampled_queries.h"
 
 namespace smartkv {
-
-using kernels::SampledQueries;
 
 // The probe queries of one layer.
 class ProbeQueries {

@@ -5,7 +5,7 @@
 
 #include "engine/weights/weights.h"
 #ifdef SMARTKV_CUDA
-#include "kernels/cuda/kv_backend.h"
+#include "cache/cuda/kv_backend.h"
 #endif
 
 namespace smartkv {
@@ -46,7 +46,7 @@ std::shared_ptr<kernels::KvBackend> device_kv_backend(const std::string& name, T
 #ifdef SMARTKV_CUDA
   if (device != kCpu) {
     try {
-      return kernels::cuda::make_cuda_kv_backend(device);
+      return make_cuda_cache_backend(device);
     } catch (const std::runtime_error& error) {
       throw ModelError("device: " + name + ": " + error.what());
     }

@@ -160,6 +160,35 @@ Segment table_row(const AttentionShape& shape, const KvSegment& from) {
   return to;
 }
 
+AttentionShape page_shape(int64_t n_heads, int64_t head_dim) {
+  return {n_heads, n_heads, head_dim, 1.0f, KvType::kBf16};
+}
+
+void check_dense(int64_t n_heads, int64_t head_dim, const KvSegment& page) {
+  const AttentionShape shape = page_shape(n_heads, head_dim);
+  check_shape(shape);
+  kernels::check(shape, page);
+  if (page.format != KvSegment::Format::kDense) {
+    throw std::invalid_argument("CUDA kernels: expected dense pages, found quantized ones");
+  }
+}
+
+void check_tokens(int64_t first, int64_t n) {
+  if (first >= 0 && n >= 0 && first + n <= kPageTokens) return;
+  throw std::invalid_argument("CUDA kernels: expected tokens of one page, found " + std::to_string(n) +
+                              " tokens from token " + std::to_string(first));
+}
+
+Segment head_row(int64_t head_dim, const KvSegment& page, int64_t head, const uint8_t* channel_order) {
+  const AttentionShape shape = page_shape(head + 1, head_dim);
+  check_shape(shape);
+  kernels::check(shape, page);
+  Segment row = table_row(shape, page);
+  row.k += head * page.head_stride;
+  row.channel_order = channel_order == nullptr ? nullptr : channel_order + head * head_dim;
+  return row;
+}
+
 void plan_attention(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionPlan& plan) {
   Planner planner(shape, true, plan);
   for (const AttentionTask& task : tasks) planner.add(task.segments, task.q, task.q_stride, task.n, task.out);

@@ -42,6 +42,16 @@ void check_shape(const AttentionShape& shape);
 // Returns the table row of a segment. For an indexed page, this is the row of its index.
 Segment table_row(const AttentionShape& shape, const KvSegment& segment);
 
+// Returns the shape of pages with n_heads KV heads: one query head for each.
+AttentionShape page_shape(int64_t n_heads, int64_t head_dim);
+// Throws std::invalid_argument unless `page` is a dense page of this shape.
+void check_dense(int64_t n_heads, int64_t head_dim, const KvSegment& page);
+// Throws std::invalid_argument unless tokens [first, first + n) are of one page.
+void check_tokens(int64_t first, int64_t n);
+// Returns the table row of one KV head of a dense or quantized page, of which only K is set to that head.
+// channel_order: the page's order on the device. Throws std::invalid_argument for a page that the kernels do not read.
+Segment head_row(int64_t head_dim, const KvSegment& page, int64_t head, const uint8_t* channel_order);
+
 // Overwrites `plan`. Throws std::invalid_argument as check_shape() and the CPU's check() do.
 void plan_attention(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionPlan& plan);
 // Plan blocks of kFewRows. All rows have partial results and are in `merges`.

@@ -15,10 +15,9 @@
 #include "kernels/cuda/fetched_pages.h"
 #include "kernels/cuda/head_rows.h"
 #include "kernels/cuda/kv_pages.h"
-#include "kernels/cuda/page_stats.h"
 #include "kernels/cuda/page_queue.h"
+#include "kernels/cuda/page_stats.h"
 #include "kernels/cuda/platform.h"
-#include "kernels/cuda/summaries.h"
 #include "kernels/cuda/device_sampler.h"
 #include "kernels/cuda/uploads.h"
 #include "kernels/forwarding_kv_backend.h"
@@ -77,10 +76,7 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
   }
 
   void move(KvType type, int64_t head_dim, std::span<const TokenMove> moves) override {
-    if (!moves.empty()) enqueue(type, head_dim, [&] { queue_->move(head_dim, moves); });
-  }
-  void write_tokens(KvType type, int64_t head_dim, std::span<const TokenWrite> tokens) override {
-    if (!tokens.empty()) enqueue(type, head_dim, [&] { queue_->write_tokens(head_dim, tokens); });
+    if (!moves.empty()) with_queue(type, head_dim, [&] { queue_->move(moves); });
   }
   void copy(std::span<const PageCopy> copies) override {
     if (copies.empty()) return;
@@ -88,43 +84,39 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     queue_->copy(copies);
   }
   void encode(KvType type, int64_t head_dim, std::span<const PageEncode> pages) override {
-    if (!pages.empty()) enqueue(type, head_dim, [&] { queue_->encode(head_dim, pages); });
+    if (!pages.empty()) with_queue(type, head_dim, [&] { queue_->encode(pages); });
   }
   void read(KvType type, int64_t head_dim, std::span<const PageRead> pages) override {
-    if (!pages.empty()) enqueue(type, head_dim, [&] { queue_->read(head_dim, pages); });
-  }
-  std::shared_ptr<const BackendGate> hold(std::shared_ptr<const GateMaps> gate) override {
-    const std::lock_guard lock(run_mutex_);
-    std::erase_if(gates_, [](const auto& known) { return known.first.expired() || known.second.expired(); });
-    for (const auto& [maps, known] : gates_) {
-      auto held = maps.lock() == gate ? known.lock() : nullptr;
-      if (held != nullptr) return held;
-    }
-    use_device();
-    auto held = std::make_shared<const DeviceGate>(*gate, stream_);
-    gates_.emplace_back(gate, held);
-    return held;
-  }
-  void score(KvType type, int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const BackendGate> gate,
-             std::span<const TokenScoring> layers) override {
-    if (layers.empty()) return;
-    const auto held = gate == nullptr ? nullptr : std::dynamic_pointer_cast<const DeviceGate>(gate);
-    if (gate != nullptr && held == nullptr) {
-      throw std::invalid_argument("CUDA kernels: expected a gate of this backend");
-    }
-    enqueue(type, head_dim, [&] { queue_->score(n_kv_heads, head_dim, held, layers); });
+    if (pages.empty()) return;
+    with_queue(type, head_dim, [&] {
+      for (const PageRead& page : pages) queue_->reads(page.page.k);
+      queue_->jobs<ReadJobs>().read(head_dim, pages, queue_->staging(), queue_->results());
+    });
   }
   void page_stats(KvType type, int64_t head_dim, std::span<const PageStats> pages) override {
-    if (!pages.empty()) enqueue(type, head_dim, [&] { queue_->page_stats(head_dim, pages); });
+    if (pages.empty()) return;
+    with_queue(type, head_dim, [&] {
+      for (const PageStats& page : pages) queue_->reads(page.page.k);
+      queue_->jobs<ReadJobs>().page_stats(head_dim, pages, queue_->results());
+    });
   }
   void multiply_keys(KvType type, int64_t head_dim, std::span<const KeyProducts> products) override {
-    if (!products.empty()) enqueue(type, head_dim, [&] { queue_->multiply_keys(head_dim, products); });
+    if (products.empty()) return;
+    with_queue(type, head_dim, [&] {
+      for (const KeyProducts& product : products) {
+        queue_->reads(product.page.k);
+        if (product.residual != nullptr) queue_->reads(product.residual->k);
+      }
+      queue_->jobs<ReadJobs>().multiply_keys(head_dim, products, queue_->staging(), queue_->results());
+    });
   }
-  void summarize(KvType type, int64_t head_dim, std::span<const EntrySummary> summaries) override {
-    if (!summaries.empty()) enqueue(type, head_dim, [&] { queue_->summarize(head_dim, summaries); });
+  void enqueue(KvType type, int64_t head_dim, const std::function<void(PageQueue&)>& call) override {
+    with_queue(type, head_dim, [&] { call(*queue_); });
   }
-  void entry_stats(KvType type, int64_t head_dim, std::span<const EntryStats> entries) override {
-    if (!entries.empty()) enqueue(type, head_dim, [&] { queue_->entry_stats(head_dim, entries); });
+  void on_stream(const std::function<void(cudaStream_t)>& work) override {
+    const std::lock_guard lock(run_mutex_);
+    use_device();
+    work(stream_);
   }
   void finish() override { flush(); }
   void download(const std::byte* page, size_t bytes, void* to) override {
@@ -267,12 +259,13 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
   }
 
   template <typename Function>
-  void enqueue(KvType type, int64_t head_dim, const Function& function) {
+  void with_queue(KvType type, int64_t head_dim, const Function& function) {
     if (type != KvType::kBf16) throw std::invalid_argument("CUDA kernels: expected pages of bf16, found f32");
     use_device();
     for (;; flush()) {
       const std::lock_guard lock(queue_mutex_);
       if (queue_->head_dim() != 0 && queue_->head_dim() != head_dim) continue;  // The queue has jobs of another model.
+      queue_->start(head_dim);
       return function();
     }
   }
@@ -295,7 +288,7 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     fetched_.forget();
     std::exception_ptr error;
     try {
-      running_->run(pages_workspace_, summary_workspace_, stream_);
+      running_->run(pages_workspace_, stream_);
     } catch (...) {
       error = std::current_exception();
     }
@@ -429,13 +422,10 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
   Staging staging_;
   DeviceBuffer results_;
   HostBuffer host_results_;
-  // Gates on the device.
-  std::vector<std::pair<std::weak_ptr<const GateMaps>, std::weak_ptr<const DeviceGate>>> gates_;
   FetchedPages fetched_;
   std::vector<HostPage> host_pages_;
   AttentionWorkspace workspace_;
   PageWorkspace pages_workspace_;
-  SummaryWorkspace summary_workspace_;
   std::vector<std::pair<size_t, size_t>> staged_writes_;  // Offsets of K and V.
   std::vector<KvWrite> kv_writes_;
   std::vector<KvSegment> segments_;

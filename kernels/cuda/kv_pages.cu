@@ -43,17 +43,6 @@ __global__ void __launch_bounds__(kThreads) write_kernel(const KvWrite* writes, 
   }
 }
 
-// Writes one token, by a warp.
-__device__ __forceinline__ void write_token(const TokenWrite& token, int head_dim, int lane) {
-  for (int d = 2 * lane; d < head_dim; d += 64) {
-    static_cast<uint32_t*>(token.to.k)[k_place(d, token.to.slot) / 2] = pack_bf16(token.k[d], token.k[d + 1]);
-  }
-  for (int d = lane; d < head_dim; d += 32) {
-    static_cast<uint16_t*>(token.to.v)[v_place(head_dim, d, token.to.slot)] =
-        static_cast<uint16_t>(pack_bf16(token.v[d], 0.0f));
-  }
-}
-
 // A warp takes a move.
 __global__ void __launch_bounds__(kThreads) move_kernel(const TokenMove* moves, int n, int head_dim) {
   const int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
@@ -68,8 +57,14 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const TokenMove* moves, 
     return;
   }
   if (from.slot == TokenPlace::kRow) {
-    const TokenWrite token{static_cast<const float*>(from.k), static_cast<const float*>(from.v), to};
-    return write_token(token, head_dim, lane);
+    for (int d = 2 * lane; d < head_dim; d += 64) {
+      static_cast<uint32_t*>(to.k)[k_place(d, to.slot) / 2] = pack_bf16(k_of(from, d), k_of(from, d + 1));
+    }
+    for (int d = lane; d < head_dim; d += 32) {
+      static_cast<uint16_t*>(to.v)[v_place(head_dim, d, to.slot)] =
+          static_cast<uint16_t>(pack_bf16(v_of(from, head_dim, d), 0.0f));
+    }
+    return;
   }
   for (int d = 2 * lane; d < head_dim; d += 64) {
     static_cast<uint32_t*>(to.k)[k_place(d, to.slot) / 2] = static_cast<const uint32_t*>(from.k)[k_place(d, from.slot) / 2];
@@ -78,13 +73,6 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const TokenMove* moves, 
     static_cast<uint16_t*>(to.v)[v_place(head_dim, d, to.slot)] =
         static_cast<const uint16_t*>(from.v)[v_place(head_dim, d, from.slot)];
   }
-}
-
-// A warp takes a token.
-__global__ void __launch_bounds__(kThreads) write_tokens_kernel(const TokenWrite* tokens, int n, int head_dim) {
-  const int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x / 32);
-  if (i >= n) return;
-  write_token(tokens[i], head_dim, static_cast<int>(threadIdx.x % 32));
 }
 
 constexpr int kCopyBlocks = 8;  // Blocks per copy.
@@ -311,8 +299,6 @@ __global__ void __launch_bounds__(kThreads) read_kernel(const Reading* jobs, int
   }
 }
 
-AttentionShape shape_of(int64_t n_heads, int64_t head_dim) { return {n_heads, n_heads, head_dim, 1.0f, KvType::kBf16}; }
-
 void check_slot(const TokenPlace& place, bool may_be_row = false) {
   if (may_be_row && place.slot == TokenPlace::kRow) return;
   if (place.slot < 0 || place.slot >= kPageTokens) {
@@ -351,17 +337,10 @@ void write_kv(const AttentionShape& shape, std::span<const KvWrite> writes, Page
 }
 
 void move_tokens(int64_t head_dim, std::span<const TokenMove> moves, PageWorkspace& workspace, CUstream_st* stream) {
-  check_shape(shape_of(1, head_dim));
+  check_shape(page_shape(1, head_dim));
   for (const TokenMove& move : moves) check_slot(move.from, true), check_slot(move.to, move.from.slot != TokenPlace::kRow);
   launch(move_kernel, "move_tokens", blocks_of_warps(moves.size()), kThreads, 0, stream, workspace.jobs.send(moves, stream),
          static_cast<int>(moves.size()), static_cast<int>(head_dim));
-}
-
-void write_tokens(int64_t head_dim, std::span<const TokenWrite> tokens, PageWorkspace& workspace, CUstream_st* stream) {
-  check_shape(shape_of(1, head_dim));
-  for (const TokenWrite& token : tokens) check_slot(token.to);
-  launch(write_tokens_kernel, "write_tokens", blocks_of_warps(tokens.size()), kThreads, 0, stream,
-         workspace.jobs.send(tokens, stream), static_cast<int>(tokens.size()), static_cast<int>(head_dim));
 }
 
 void copy_pages(std::span<const PageCopy> copies, PageWorkspace& workspace, CUstream_st* stream) {
@@ -381,29 +360,30 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
     coded.format = KvSegment::Format::kQuantized;
     coded.tokens = kPageTokens;
     coded.quantized = page.layout;
-    check_shape(shape_of(page.n_heads, head_dim));
-    kernels::check(shape_of(page.n_heads, head_dim), coded);
+    check_shape(page_shape(page.n_heads, head_dim));
+    kernels::check(page_shape(page.n_heads, head_dim), coded);
     if (page.rows != nullptr && !is_row_bits(page.row_bits)) {
       throw std::invalid_argument("CUDA kernels: expected rows of 4 or 8 bits, or dense rows (0), found " +
                                   std::to_string(page.row_bits));
     }
-    if (page.source.codes == nullptr) continue;
-    kernels::check(shape_of(page.n_heads, head_dim), *page.source.codes);
-    if (page.source.residual != nullptr) kernels::check(shape_of(page.n_heads, head_dim), *page.source.residual);
+    if (page.source.quantized == nullptr) continue;
+    kernels::check(page_shape(page.n_heads, head_dim), *page.source.quantized);
+    if (page.source.residual != nullptr) kernels::check(page_shape(page.n_heads, head_dim), *page.source.residual);
     decoded_heads += page.n_heads;
   }
   const size_t decoded_bytes = static_cast<size_t>(2 * decoded_heads * values) * sizeof(float);
-  auto* decoded = reinterpret_cast<float*>(workspace.decoded.reserve(decoded_bytes));
+  auto* decoded = reinterpret_cast<float*>(workspace.scratch.reserve(decoded_bytes));
   workspace.readings.clear();
   workspace.residuals.clear();
   workspace.encodings.clear();
   workspace.row_encodings.clear();
   for (const PageEncode& page : pages) {
-    const AttentionShape shape = shape_of(page.n_heads, head_dim);
+    const AttentionShape shape = page_shape(page.n_heads, head_dim);
     for (int64_t head = 0; head < page.n_heads; ++head) {
       Encoding row = {};
-      if (page.source.codes != nullptr) {
-        append_row(reading_of(shape, *page.source.codes, head, 0, kPageTokens, decoded, decoded + values), &workspace.readings);
+      if (page.source.quantized != nullptr) {
+        append_row(reading_of(shape, *page.source.quantized, head, 0, kPageTokens, decoded, decoded + values),
+                   &workspace.readings);
         if (page.source.residual != nullptr) {
           Reading residual = reading_of(shape, *page.source.residual, head, 0, kPageTokens, decoded, nullptr);
           residual.k_columns = static_cast<int32_t>(page.source.residual_columns);
@@ -412,9 +392,6 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
         row.from.k = decoded;
         row.from.v = decoded + values;
         decoded += 2 * values;
-      } else if (page.source.k != nullptr) {
-        row.from.k = page.source.k + head * values;
-        row.from.v = page.source.v + head * values;
       } else {
         row.from.tokens = page.source.tokens.data() + head * kPageTokens;
       }
@@ -441,13 +418,10 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
 void read_pages(int64_t head_dim, std::span<const PageRead> pages, PageWorkspace& workspace, CUstream_st* stream) {
   workspace.readings.clear();
   for (const PageRead& page : pages) {
-    const AttentionShape shape = shape_of(page.n_heads, head_dim);
+    const AttentionShape shape = page_shape(page.n_heads, head_dim);
     check_shape(shape);
     kernels::check(shape, page.page);
-    if (page.first < 0 || page.n < 0 || page.first + page.n > kPageTokens) {
-      throw std::invalid_argument("CUDA kernels: expected tokens of one page, found " + std::to_string(page.n) +
-                                  " tokens from token " + std::to_string(page.first));
-    }
+    check_tokens(page.first, page.n);
     for (int64_t head = 0; head < page.n_heads; ++head) {
       const auto row = [&](float* rows) { return rows == nullptr ? nullptr : rows + head * page.head_stride; };
       append_row(reading_of(shape, page.page, page.head + head, page.first, page.n, row(page.k), row(page.v)), &workspace.readings);

@@ -12,7 +12,7 @@
 
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/uploads.h"
-#include "kernels/kv_backend.h"
+#include "kernels/page_ops.h"
 
 struct CUstream_st;  // cudaStream_t points to it
 
@@ -21,7 +21,7 @@ namespace smartkv::kernels::cuda {
 // Tables and scratch of calls. They grow to the largest call and are then reused. Only for calls on one stream.
 struct PageWorkspace {
   UploadRing jobs;
-  DeviceBuffer decoded;
+  DeviceBuffer scratch;  // Contents last for one call.
   std::vector<std::byte> readings, residuals, encodings, row_encodings, rows;  // In host memory: see row_table.h.
 };
 
@@ -42,7 +42,6 @@ void write_kv(const AttentionShape& shape, std::span<const KvWrite> writes, Page
 
 // REQUIRES: no slot of a call is both read and written.
 void move_tokens(int64_t head_dim, std::span<const TokenMove> moves, PageWorkspace& workspace, CUstream_st* stream);
-void write_tokens(int64_t head_dim, std::span<const TokenWrite> tokens, PageWorkspace& workspace, CUstream_st* stream);
 
 // Copies bytes of pages. If `from` is null, writes zeros.
 void copy_pages(std::span<const PageCopy> copies, PageWorkspace& workspace, CUstream_st* stream);

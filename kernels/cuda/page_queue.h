@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "kernels/cuda/device_pool.h"
-#include "kernels/cuda/stats_jobs.h"
 #include "kernels/cuda/kv_pages.h"
+#include "kernels/cuda/wave_jobs.h"
 
 namespace smartkv::kernels::cuda {
 
@@ -23,58 +23,58 @@ class PageQueue {
   int64_t head_dim() const { return head_dim_; }  // head_dim of all jobs. 0: there are none yet.
 
   void zero(std::byte* page, size_t bytes);  // REQUIRES: no job touches the page yet.
+  // Begins a call that adds jobs on pages of this head_dim. REQUIRES: head_dim() is 0 or the same.
+  void start(int64_t head_dim);
   // Queue the jobs of the KvBackend calls of the same names. Throw std::invalid_argument for memory that is no page of
-  // the pool.
-  void move(int64_t head_dim, std::span<const TokenMove> moves);
-  void write_tokens(int64_t head_dim, std::span<const TokenWrite> tokens);
+  // the pool. REQUIRES: start() was called before, except for copy().
+  void move(std::span<const TokenMove> moves);
   void copy(std::span<const PageCopy> copies);
-  void encode(int64_t head_dim, std::span<const PageEncode> pages);
-  void read(int64_t head_dim, std::span<const PageRead> pages);
-  void score(int64_t n_kv_heads, int64_t head_dim, std::shared_ptr<const DeviceGate> gate, std::span<const TokenScoring> layers);
-  void page_stats(int64_t head_dim, std::span<const PageStats> pages);
-  void multiply_keys(int64_t head_dim, std::span<const KeyProducts> products);
-  void summarize(int64_t head_dim, std::span<const EntrySummary> summaries);
-  void entry_stats(int64_t head_dim, std::span<const EntryStats> entries);
+  void encode(std::span<const PageEncode> pages);
+  // For jobs with results for the host. After start(), the call names the page of each address that its jobs read or
+  // write. Then jobs() returns the jobs of this kind in the wave where the call belongs. `Jobs` is a WaveJobs.
+  void reads(const void* address) { touch(address, false); }
+  void writes(const void* address) { touch(address, true); }
+  template <typename Jobs>
+  Jobs& jobs() {
+    auto& kinds = wave().kinds;
+    for (const auto& kind : kinds) {
+      if (auto* const found = dynamic_cast<Jobs*>(kind.get())) return *found;
+    }
+    return static_cast<Jobs&>(*kinds.emplace_back(std::make_unique<Jobs>()));
+  }
+  Staging& staging() { return staging_; }
+  ResultSpace& results() { return result_space_; }
   void release(std::byte* page) { released_.push_back(page); }  // Once all jobs before it are launched.
 
   // Launches everything. If anything is read, waits until the results are there.
-  void run(PageWorkspace& workspace, SummaryWorkspace& summaries, CUstream_st* stream);
+  void run(PageWorkspace& workspace, CUstream_st* stream);
   // Pages that may be freed after run().
   std::span<std::byte* const> released() const { return released_; }
 
  private:
   struct Encode {
     PageEncode page;
-    KvSegment codes;
+    KvSegment quantized;
     KvSegment residual;
-    size_t tokens, order, codes_order, residual_order, k, v;  // Offsets in the staging. kNone: there is none.
+    size_t tokens, order, quantized_order, residual_order;  // Offsets in the staging. kNone: there is none.
   };
   struct Wave {
     std::vector<TokenMove> moves;
-    std::vector<TokenWrite> writes;  // k, v: offsets in the staging
     std::vector<PageCopy> copies;
     std::vector<Encode> encodes;
-    std::vector<PageRead> reads;
-    std::vector<size_t> read_orders;  // Offsets in the staging. kNone: there is none.
-    StatsJobs figures;
+    std::vector<std::unique_ptr<WaveJobs>> kinds;
   };
-  static constexpr size_t kNone = static_cast<size_t>(-1);
+  static constexpr size_t kNone = ResultSpace::kNone;
 
   struct Touched {
     DevicePool::Page page;
     bool writes;
   };
 
-  // A call first names the pages that it touches. wave() then returns the wave where it belongs.
-  void reads(const void* address) { touch(address, false); }
-  void writes(const void* address) { touch(address, true); }
   void touch(const void* address, bool writes);
-  void touch_entries(const HeadEntries& entries);
-  Wave& wave();
+  Wave& wave();  // Returns the wave of a call that touches these pages.
   size_t stage(const void* from, size_t bytes) { return from == nullptr ? kNone : staging_.add(from, bytes); }
-  void run_encodes(const Wave& wave, const std::byte* staged, PageWorkspace& workspace, CUstream_st* stream);
-  float* run_reads(const Wave& wave, const std::byte* staged, float* results, PageWorkspace& workspace, CUstream_st* stream);
-  void hand_out_results() const;
+  void run_encodes(const Wave& wave, const WaveMemory& memory, PageWorkspace& workspace, CUstream_st* stream);
 
   DevicePool* pool_ = nullptr;
   uint64_t batch_ = 0;
@@ -85,15 +85,12 @@ class PageQueue {
   size_t waves_ = 0;
   std::vector<std::byte*> released_;
   Staging staging_;
-  size_t result_floats_ = 0;  // Floats of all reads.
-  ResultSpace figures_;       // Results of statistics, behind those of reads.
+  ResultSpace result_space_;
   HostBuffer results_;
   DeviceBuffer device_results_;
   // Reused for each wave.
-  std::vector<TokenWrite> token_writes_;
   std::vector<PageEncode> encodes_;
-  std::vector<KvSegment> codes_, residuals_;
-  std::vector<PageRead> reads_;
+  std::vector<KvSegment> quantized_, residuals_;
 };
 
 }  // namespace smartkv::kernels::cuda

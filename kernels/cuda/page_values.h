@@ -4,9 +4,13 @@
 #include "kernels/cuda/attention_tables.h"
 #include "kernels/cuda/page_codes.h"
 #include "kernels/cuda/platform.h"
-#include "kernels/kv_backend.h"
+#include "kernels/page_ops.h"
 
 namespace smartkv::kernels::cuda {
+
+__device__ __forceinline__ const uint32_t* words(const unsigned char* bytes) {
+  return reinterpret_cast<const uint32_t*>(bytes);
+}
 
 // Return where element (d, slot) of K and of V is in a dense page of bf16, in elements.
 __device__ __forceinline__ int k_place(int d, int slot) { return (d / 2 * kPage + slot) * 2 + d % 2; }

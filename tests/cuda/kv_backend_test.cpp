@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -54,14 +56,23 @@ class Pages {
     constexpr int64_t kWidth = kHeads * kDim;
     backend->write(kType, kHeads, kDim, {rows.data(), rows.data() + kWidth, 2 * kWidth, slot, 1, page(i), page(i) + kHalf, 2 * kHalf});
   }
+  // Uploads random rows for fill(), unless they are there. Waits for the backend, which fill() with such rows does not.
+  void add_rows(uint32_t seed) {
+    if (rows_.contains(seed)) return;
+    const std::vector<float> values = random_values(2 * kHeads * kPageTokens * kDim, seed);
+    const size_t bytes = values.size() * sizeof(float);
+    rows_[seed] = std::make_unique<PageMemory>(backend, bytes);
+    backend->upload(values.data(), bytes, rows_[seed]->data());
+  }
+  void drop_rows() { rows_.clear(); }
   void fill(size_t i, uint32_t seed) {
-    const std::vector<float> rows = random_values(2 * kHeads * kPageTokens * kDim, seed);
-    std::vector<TokenWrite> writes;
-    for (int64_t row = 0; row < kHeads * kPageTokens; ++row) {
-      const float* k = rows.data() + 2 * row * kDim;
-      writes.push_back({k, k + kDim, place(i, row / kPageTokens, row % kPageTokens)});
+    add_rows(seed);
+    auto* k = reinterpret_cast<float*>(rows_.find(seed)->second->data());
+    std::vector<TokenMove> moves;
+    for (int64_t row = 0; row < kHeads * kPageTokens; ++row, k += 2 * kDim) {
+      moves.push_back({{k, k + kDim, TokenPlace::kRow}, place(i, row / kPageTokens, row % kPageTokens)});
     }
-    backend->write_tokens(kType, kDim, writes);
+    backend->move(kType, kDim, moves);
   }
   // Encodes page `from`, with its tokens in the order of slots.
   void encode(size_t from, size_t to, const QuantizedLayout& layout) {
@@ -83,6 +94,7 @@ class Pages {
 
  private:
   std::vector<std::unique_ptr<PageMemory>> pages_;
+  std::map<uint32_t, std::unique_ptr<PageMemory>> rows_;  // By seed: f32 [kHeads, kPageTokens, 2, kDim], K and V.
 };
 
 size_t coded_bytes(const QuantizedLayout& layout) { return static_cast<size_t>(kHeads * quantized_offsets(layout, kDim).total); }
@@ -154,6 +166,7 @@ TEST_P(DeviceJobs, AttentionIsTheSameOverPagesOfTheHost) {
   device->prefetch(near);
   EXPECT_EQ(attend(mixed), expected);
   // Pages may change after they were prefetched: by a job, or by rows that attention writes first.
+  for (Pages* const pages : {&own, &away}) pages->add_rows(77);
   device->prefetch(far);
   for (Pages* const pages : {&own, &away}) pages->fill(2, 77);
   const std::vector<uint16_t> filled = attend(near);
@@ -166,6 +179,7 @@ TEST_P(DeviceJobs, AttentionIsTheSameOverPagesOfTheHost) {
   EXPECT_NE(written, filled);
   EXPECT_EQ(attend(near), written);
   away.drop(0);
+  away.drop_rows();
   device->finish();
   for (size_t i = 1; i < 4; ++i) away.drop(i);
   device->finish();
@@ -192,6 +206,7 @@ TEST_P(DeviceJobs, TakeEffectInTheirOrder) {
     for (int i = 0; i < 3; ++i) pages.add(kBytes);
     pages.add(coded_bytes(kWide));
     pages.add(coded_bytes(kNarrow));
+    for (const uint32_t seed : {1, 2, 3}) pages.add_rows(seed);
     pages.fill(0, 1);
     const PageCopy copy{pages.page(0), pages.page(1), kBytes};
     pages.backend->copy({&copy, 1});
@@ -215,6 +230,7 @@ TEST_P(DeviceJobs, TakeEffectInTheirOrder) {
 TEST_P(DeviceJobs, APageMayBeReleasedBeforeItsJobsRun) {
   compare(0, [&](Pages& pages) {
     pages.add(kBytes);
+    pages.add_rows(2);
     pages.fill(0, 1);
     const std::string expected = pages.bytes(0);
     pages.add(kBytes);
@@ -230,6 +246,7 @@ TEST_P(DeviceJobs, APageMayBeReleasedBeforeItsJobsRun) {
 TEST_P(DeviceJobs, BytesGoUpAndDown) {
   Pages pages(cuda::make_cuda_kv_backend(0));
   pages.add(kBytes);
+  pages.add_rows(1);
   pages.fill(0, 1);  // still pending
   std::string some(kBytes, '\0');
   for (size_t i = 0; i < some.size(); ++i) some[i] = static_cast<char>(i % 251);
@@ -239,7 +256,10 @@ TEST_P(DeviceJobs, BytesGoUpAndDown) {
 
 TEST_P(DeviceJobs, CallsOfManyThreadsAreAllDone) {
   compare(8, [&](Pages& pages) {
-    for (int i = 0; i < 8; ++i) pages.add(kBytes);
+    for (uint32_t i = 0; i < 8; ++i) {
+      pages.add(kBytes);
+      pages.add_rows(i);
+    }
     const auto work = [&](size_t first) {
       for (size_t i = first; i < 8; i += 2) {
         pages.fill(i, static_cast<uint32_t>(i));
@@ -247,8 +267,10 @@ TEST_P(DeviceJobs, CallsOfManyThreadsAreAllDone) {
         const PageRead read = read_of(pages.place(i, 1, 7), k, nullptr);
         pages.backend->read(kType, kDim, {&read, 1});
         pages.backend->finish();
-        const TokenWrite again{k, k, pages.place(i, 0, 8)};
-        pages.backend->write_tokens(kType, kDim, {&again, 1});
+        PageMemory row(pages.backend, sizeof k);
+        pages.backend->upload(k, sizeof k, row.data());
+        const TokenMove again{{row.data(), row.data(), TokenPlace::kRow}, pages.place(i, 0, 8)};
+        pages.backend->move(kType, kDim, {&again, 1});
       }
     };
     std::thread other(work, 1);
@@ -266,7 +288,7 @@ TEST_P(DeviceJobs, NothingIsAllocatedInSteadyState) {
   for (size_t i = 1; i < 100; ++i) {
     if (i == 10) held = device->bytes_held();
     pages.add(coded_bytes(i % 2 == 0 ? kWide : kNarrow));
-    pages.fill(0, static_cast<uint32_t>(i));
+    pages.fill(0, static_cast<uint32_t>(i % 3));
     pages.encode(0, i, i % 2 == 0 ? kWide : kNarrow);
     device->finish();
     if (i > 3) pages.drop(i - 3);

@@ -24,6 +24,15 @@ AttentionShape shape_of(int64_t n_kv_heads, int64_t head_dim) {
   return {n_kv_heads, n_kv_heads, head_dim, 0.125f, KvType::kBf16};
 }
 
+// Returns the places of rows: f32 [n, head_dim] each.
+std::vector<TokenPlace> row_places(std::vector<float>& k, std::vector<float>& v, int64_t head_dim) {
+  std::vector<TokenPlace> places;
+  for (int64_t at = 0; at < std::ssize(k); at += head_dim) {
+    places.push_back({k.data() + at, v.data() + at, TokenPlace::kRow});
+  }
+  return places;
+}
+
 // A dense page of bf16 that stands for one on the device.
 struct Page {
   AttentionShape shape;
@@ -209,7 +218,7 @@ TEST_P(CudaPages, RowsAndCodesAreEncodedToo) {
   const QuantizedLayout wide{uniform_runs(kDim, 8), uniform_runs(kPageTokens, 4)};
   const QuantizedLayout narrow{uniform_runs(kDim, 3), uniform_runs(kPageTokens, 2)};
   const int64_t wide_bytes = quantized_offsets(wide, kDim).total, narrow_bytes = quantized_offsets(narrow, kDim).total;
-  const std::vector<float> k = random_values(2 * kValues, 5), v = random_values(2 * kValues, 6);
+  std::vector<float> k = random_values(2 * kValues, 5), v = random_values(2 * kValues, 6);
   std::vector<uint8_t> order(2 * kDim);
   for (int64_t i = 0; i < 2 * kDim; ++i) order[static_cast<size_t>(i)] = static_cast<uint8_t>(kDim - 1 - i % kDim);
   AlignedBuffer first(static_cast<size_t>(2 * wide_bytes)), second(static_cast<size_t>(2 * narrow_bytes));
@@ -222,7 +231,8 @@ TEST_P(CudaPages, RowsAndCodesAreEncodedToo) {
   codes.head_stride = wide_bytes;
   codes.quantized = wide;
   codes.channel_order = order.data();
-  const PageEncode rows{{{}, nullptr, k.data(), v.data()}, 2, wide, order.data(), first.data(), wide_bytes};
+  const std::vector<TokenPlace> places = row_places(k, v, kDim);
+  const PageEncode rows{{places}, 2, wide, order.data(), first.data(), wide_bytes};
   const PageEncode again{{{}, &codes}, 2, narrow, order.data(), second.data(), narrow_bytes};
   cuda::encode_pages(kDim, {&rows, 1}, workspace, nullptr);
   cuda::encode_pages(kDim, {&again, 1}, workspace, nullptr);
@@ -244,8 +254,8 @@ TEST_P(CudaPages, RowsOfIndexedPagesAreTheCpus) {
     const AttentionShape shape = shape_of(2, dim);
     Page page(shape);
     page.fill(13);
-    const std::vector<TokenPlace> places = page.places(nullptr);
-    const std::vector<float> all_k = random_values(2 * kPageTokens * dim, 5), all_v = random_values(2 * kPageTokens * dim, 6);
+    std::vector<float> all_k = random_values(2 * kPageTokens * dim, 5), all_v = random_values(2 * kPageTokens * dim, 6);
+    const std::vector<TokenPlace> slots = page.places(nullptr), in_rows = row_places(all_k, all_v, dim);
     QuantizedLayout index{uniform_runs(dim, 2), {}};
     index.v.dropped = kPageTokens / 4;
     const int64_t block = quantized_offsets(index, dim).total;
@@ -253,7 +263,7 @@ TEST_P(CudaPages, RowsOfIndexedPagesAreTheCpus) {
       for (const bool dense : {true, false}) {
         const int64_t bytes = indexed_rows_bytes(KvType::kBf16, dim, bits);
         AlignedBuffer blocks(static_cast<size_t>(2 * block)), rows(static_cast<size_t>(2 * bytes)), expected(rows.size());
-        const PageSource source = dense ? PageSource{places} : PageSource{{}, nullptr, all_k.data(), all_v.data()};
+        const PageSource source{dense ? slots : in_rows};
         const PageEncode job{source, 2, index, nullptr, blocks.data(), block, rows.data(), bits};
         cuda::encode_pages(dim, {&job, 1}, workspace, nullptr);
         finish();
@@ -287,17 +297,17 @@ TEST_P(CudaPages, APartIsReadAlone) {
   EXPECT_EQ(k[5 * 64], -1.0f);
 }
 
-TEST_P(CudaPages, TokensAreWrittenAndPagesCopiedAndZeroed) {
+TEST_P(CudaPages, RowsMoveIntoSlotsAndPagesAreCopiedAndZeroed) {
   const AttentionShape shape = shape_of(2, 80);
   Page page(shape), expected(shape), copy(shape);
   page.fill(1);
   expected.fill(1);
   copy.fill(2);
-  const std::vector<float> k = random_values(80, 3), v = random_values(80, 4);
+  std::vector<float> k = random_values(80, 3), v = random_values(80, 4);
   const int64_t offset = 2 * page.half;  // offset of KV head 1
-  const TokenWrite write{k.data(), v.data(), {page.k() + offset, page.v() + offset, 63}};
+  const TokenMove move{row_places(k, v, 80)[0], {page.k() + offset, page.v() + offset, 63}};
   store_kv(KvType::kBf16, 1, 80, k.data(), v.data(), 63, expected.k() + offset, expected.v() + offset, 0);
-  cuda::write_tokens(80, {&write, 1}, workspace, nullptr);
+  cuda::move_tokens(80, {&move, 1}, workspace, nullptr);
   const auto bytes = static_cast<size_t>(offset);
   const PageCopy copies[] = {{page.bytes.data() + bytes, copy.bytes.data(), bytes}, {nullptr, copy.bytes.data() + bytes, bytes}};
   cuda::copy_pages(copies, workspace, nullptr);

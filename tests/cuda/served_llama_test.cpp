@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/speculation/mirrored_cache.h"
-#include "kernels/cuda/kv_backend.h"
+#include "cache/cuda/kv_backend.h"
 #include "tests/cuda/device_rows.h"
 #include "tests/engine/engine_fixture.h"
 #include "tests/engine/model/served_policy.h"
@@ -24,10 +24,10 @@ TEST_P(ServedOnDevice, ComputesAsOnTheCpu) {
   const TinyWeights weights(quantizable_config());
   const std::vector<TokenId> tokens = some_tokens(330, weights.config().vocab_size, 3);
   ThreadPool pool(2);
-  Served cpu(weights, "bf16"), device(weights, "bf16", "auto", native_loader(pool), kernels::cuda::make_cuda_kv_backend(0));
+  Served cpu(weights, "bf16"), device(weights, "bf16", "auto", native_loader(pool), make_cuda_cache_backend(0));
   EXPECT_TRUE(cpu.model->batch_invariant());
   EXPECT_FALSE(device.model->batch_invariant());
-  Served rows(weights, "bf16", "auto", device_rows_loader(pool), kernels::cuda::make_cuda_kv_backend(0));
+  Served rows(weights, "bf16", "auto", device_rows_loader(pool), make_cuda_cache_backend(0));
   const PolicyRun expected = run_policy(&cpu, spec, tokens, 280);
   for (Served* const served : {&device, &rows}) {
     const PolicyRun found = run_policy(served, spec, tokens, 280);
@@ -43,7 +43,7 @@ TEST(MirroredOnDevice, DraftsHoldWhatTheyWouldAlone) {
   const std::vector<TokenId> tokens = some_tokens(330, weights.config().vocab_size, 3);
   ThreadPool pool(2);
   for (const BackendLoader& loader : {native_loader(pool), device_rows_loader(pool)}) {
-    Served served(weights, "bf16", "auto", loader, kernels::cuda::make_cuda_kv_backend(0));
+    Served served(weights, "bf16", "auto", loader, make_cuda_cache_backend(0));
     const auto policy = served.model->make_policy(served.context, "k8v8");
     const auto alone = policy->new_sequence(0), draft = policy->new_sequence(0), target = served.policy->new_sequence(0);
     MirroredCache mirror(served.context.shape, served.model->kv_backend(), target.get(), draft.get());
@@ -83,7 +83,7 @@ class DraftsOnDevice : public testing::Test {
     parts.threads = std::make_unique<ThreadPool>(2);
     LlamaOptions llama;
     llama.dtype = "bf16";
-    const auto device = kernels::cuda::make_cuda_kv_backend(0);
+    const auto device = make_cuda_cache_backend(0);
     parts.model = make_llama(*weights_, llama, *parts.threads, device_rows_loader(*parts.threads), device);
     parts.tokenizer = std::make_unique<FakeTokenizer>();
     parts.cache_shape = llama_cache_shape(config, llama);
@@ -142,7 +142,7 @@ TEST_P(NormsOnDevice, OfQueriesAndKeysAreComputedAsOnTheCpu) {
   const TinyWeights weights(config);
   const std::vector<TokenId> tokens = some_tokens(70, config.vocab_size, 3);
   ThreadPool pool(2);
-  Served cpu(weights, "bf16"), rows(weights, "bf16", "auto", device_rows_loader(pool), kernels::cuda::make_cuda_kv_backend(0));
+  Served cpu(weights, "bf16"), rows(weights, "bf16", "auto", device_rows_loader(pool), make_cuda_cache_backend(0));
   EXPECT_EQ(rows.model->weight_bytes(), cpu.model->weight_bytes());
   EXPECT_LT(relative_error(rows.run(tokens, 50), cpu.run(tokens, 50)), 0.03);
 }
@@ -160,7 +160,7 @@ TEST(DeviceKvBackend, RefusesWhatTheKernelsDoNotRun) {
   const TinyWeights weights(quantizable_config());
   ThreadPool pool(1);
   try {
-    const Served served(weights, "f32", "auto", native_loader(pool), kernels::cuda::make_cuda_kv_backend(0));
+    const Served served(weights, "f32", "auto", native_loader(pool), make_cuda_cache_backend(0));
     FAIL() << "no error";
   } catch (const ModelError& error) {
     EXPECT_NE(std::string(error.what()).find("KV cache on cuda: "), std::string::npos) << error.what();

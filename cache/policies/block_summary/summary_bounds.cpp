@@ -111,7 +111,7 @@ void SummaryStore::grow_coded(const StageView& view, int64_t end, StoreGrowth* g
     const Layer& layer = layers_[static_cast<size_t>(i)];
     const SummaryHead& head = layer.heads[0];
     const auto levels = static_cast<int64_t>(head.levels.size());
-    const int64_t now = layer.entries, dense = layer.dense_entries(), coded = n_pages(layer.codes);
+    const int64_t now = layer.entries, dense = layer.dense_entries(), coded = n_pages(layer.quantized);
     const int64_t beside = static_cast<int64_t>(head.sinks.size() + head.outliers.size() + head.pending.size());
     const int64_t next = std::min(now + leaving, most_entries(i, layer.taken + leaving));
     const int64_t last = more ? std::max(next, most_entries(i, layer.taken + gone)) : next;

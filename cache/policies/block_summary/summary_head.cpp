@@ -73,26 +73,26 @@ void SummaryHead::save(StateWriter* out) const {
   for (const auto& level : levels) save_entries(level, out);
 }
 
-void SummaryHead::load(int64_t end, const LevelPages& codes, StateReader* in) {
+void SummaryHead::load(int64_t end, const LevelPages& quantized, StateReader* in) {
   for (auto* list : {&sinks, &outliers, &pending}) load_entries(in, list);
   const auto n = in->value<int64_t>();
-  in->expect(n >= static_cast<int64_t>(codes.size()) && n <= in->left(), "a count of levels");
+  in->expect(n >= static_cast<int64_t>(quantized.size()) && n <= in->left(), "a count of levels");
   levels.resize(static_cast<size_t>(n));
   for (auto& level : levels) load_entries(in, &level);
-  for (size_t level = 0; level < codes.size(); ++level) {
-    const size_t coded = codes[level].size() * kPageTokens;
+  for (size_t level = 0; level < quantized.size(); ++level) {
+    const size_t coded = quantized[level].size() * kPageTokens;
     in->expect(coded <= levels[level].size(), "entries for a level's quantized pages");
     for (size_t i = 0; i < coded; ++i) {
-      in->expect(levels[level][i].place == SummaryEntry::kInCodes, "an entry in a quantized page");
+      in->expect(levels[level][i].place == SummaryEntry::kInQuantized, "an entry in a quantized page");
     }
   }
-  const int64_t dense = entries() - n_pages(codes) * kPageTokens;
+  const int64_t dense = entries() - n_pages(quantized) * kPageTokens;
   std::vector<bool> taken(static_cast<size_t>(dense), false);
   int64_t found = 0;
   for_each([&](const SummaryEntry& entry) {
     in->expect(entry.position >= 0 && entry.position < end && entry.tokens > 0, "a position and a count of tokens");
     in->expect(std::isfinite(entry.bias), "a finite bias");
-    if (entry.place == SummaryEntry::kInCodes) return;
+    if (entry.place == SummaryEntry::kInQuantized) return;
     in->expect(entry.place >= 0 && entry.place < dense && !taken[static_cast<size_t>(entry.place)],
                "a place that no other entry has");
     taken[static_cast<size_t>(entry.place)] = true;
@@ -109,7 +109,7 @@ HeadCompaction::HeadCompaction(const SummaryOptions& options, const Pages& pages
       head_(head),
       queries_(queries),
       entries_(entries),
-      used_pages_(pages.codes.size(), 0),
+      used_pages_(pages.quantized.size(), 0),
       memory_(pages.backend, dim_) {}
 
 void HeadCompaction::add(int32_t position, const kernels::TokenPlace& from, float score) {
@@ -122,16 +122,16 @@ kernels::TokenPlace HeadCompaction::place_of(const SummaryEntry& entry) const {
   return entry.place >= 0 ? pages_.kept.place(entry.place, head_) : elsewhere_[static_cast<size_t>(-1 - entry.place)];
 }
 
-kernels::HeadEntries HeadCompaction::entries_of(const Block& block, bool with_queries) const {
-  return {block.codes, head_, block.tokens, block.bias, with_queries ? &queries_ : nullptr};
+HeadEntries HeadCompaction::entries_of(const Block& block, bool with_queries) const {
+  return {block.quantized, head_, block.tokens, block.bias, with_queries ? &queries_ : nullptr};
 }
 
 // Quantized pages come first and whole, because a group is either whole pages or all that a level has.
 void HeadCompaction::load(std::vector<SummaryEntry> entries, size_t pages_level) {
   block_ = {};
   size_t i = 0;
-  for (; i < entries.size() && entries[i].place == SummaryEntry::kInCodes; i += kPageTokens) {
-    block_.codes.push_back(pages_.codes[pages_level][used_pages_[pages_level]++]->segment());
+  for (; i < entries.size() && entries[i].place == SummaryEntry::kInQuantized; i += kPageTokens) {
+    block_.quantized.push_back(pages_.quantized[pages_level][used_pages_[pages_level]++]->segment());
   }
   for (; i < entries.size(); ++i) block_.tokens.push_back(place_of(entries[i]));
   for (const SummaryEntry& entry : entries) block_.bias.push_back(entry.bias);
@@ -140,14 +140,13 @@ void HeadCompaction::load(std::vector<SummaryEntry> entries, size_t pages_level)
 
 // Adds the job that tells which tokens of the block stand out.
 void HeadCompaction::choose(Jobs* jobs) {
-  using kernels::EntryStat;
   block_.chooses = true;
   block_.scores.resize(block_.entries.size());
   const bool by_attention = options_.salience == Salience::kAttention;
-  const EntryStat figure = by_attention                               ? EntryStat::kAttention
-                             : options_.salience == Salience::kNovelty ? EntryStat::kNovelty
-                                                                       : EntryStat::kValueNorm;
-  jobs->figures.push_back({entries_of(block_, by_attention), figure, options_.summaries, block_.scores.data()});
+  const EntryStat stat = by_attention                              ? EntryStat::kAttention
+                         : options_.salience == Salience::kNovelty ? EntryStat::kNovelty
+                                                                   : EntryStat::kValueNorm;
+  jobs->stats.push_back({entries_of(block_, by_attention), stat, options_.summaries, block_.scores.data()});
 }
 
 // Moves the tokens of highest salience from the block to the outliers, and weak outliers to the block.
@@ -319,16 +318,16 @@ SummaryWork HeadCompaction::end() {
 void HeadCompaction::take_page(size_t level, size_t first, std::vector<kernels::TokenPlace>* places) {
   for (SummaryEntry& entry : std::span(entries_->levels[level]).subspan(first, kPageTokens)) {
     places->push_back(place_of(entry));
-    entry.place = SummaryEntry::kInCodes;
+    entry.place = SummaryEntry::kInQuantized;
   }
 }
 
 std::vector<HeadCompaction::Write> HeadCompaction::settle() {
   int64_t total = 0;
-  entries_->for_each([&](const SummaryEntry& entry) { total += entry.place == SummaryEntry::kInCodes ? 0 : 1; });
+  entries_->for_each([&](const SummaryEntry& entry) { total += entry.place == SummaryEntry::kInQuantized ? 0 : 1; });
   std::vector<bool> taken(static_cast<size_t>(total), false);
   const auto stays = [&](const SummaryEntry& entry) {
-    return entry.place == SummaryEntry::kInCodes || (entry.place >= 0 && entry.place < total);
+    return entry.place == SummaryEntry::kInQuantized || (entry.place >= 0 && entry.place < total);
   };
   entries_->for_each([&](const SummaryEntry& entry) {
     if (entry.place >= 0 && entry.place < total) taken[static_cast<size_t>(entry.place)] = true;
@@ -353,8 +352,8 @@ void compact(kernels::KvBackend& backend, const CacheShape& shape, std::span<Hea
     }
     if (busy.empty()) return;
     kernels::PendingResults results(backend);
-    backend.entry_stats(shape.type, shape.head_dim, jobs.figures);
-    backend.summarize(shape.type, shape.head_dim, jobs.summaries);
+    entry_stats(backend, shape, jobs.stats);
+    summarize(backend, shape, jobs.summaries);
     results.wait();
     for (HeadCompaction* const head : busy) head->absorb();
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cache/dense_layer.h"
+#include "cache/policies/block_summary/summary_jobs.h"
 #include "cache/policies/block_summary/summary_options.h"
 #include "cache/quantized_page.h"
 #include "cache/stores/scratch_rows.h"
@@ -18,7 +19,7 @@ namespace smartkv {
 // An entry stands for `tokens` tokens and has the key of the token at `position`. It is stored in slot `place` of the
 // layer's dense pages, or in a quantized page of its level.
 struct SummaryEntry {
-  static constexpr int32_t kInCodes = INT32_MIN;
+  static constexpr int32_t kInQuantized = INT32_MIN;
 
   int32_t position = 0;
   int32_t tokens = 1;
@@ -28,7 +29,7 @@ struct SummaryEntry {
   // Share of its decay that an outlier is spared until position `retained_until`, 0 to 1.
   float retention = 0;
   int32_t retained_until = 0;
-  // The slot, or kInCodes for a quantized page. While a boundary is committed, -1 - i means elsewhere_[i] of
+  // The slot, or kInQuantized for a quantized page. While a boundary is committed, -1 - i means elsewhere_[i] of
   // HeadCompaction.
   int32_t place = 0;
 };
@@ -49,9 +50,9 @@ struct SummaryHead {
   void for_each(const std::function<void(SummaryEntry&)>& visit);
   void for_each(const std::function<void(const SummaryEntry&)>& visit) const;
   void save(StateWriter* out) const;
-  // Reads what save() wrote. Throws CacheError unless the entries that are not in `codes` have places from 0 on, one
-  // each, and all positions are below `end`.
-  void load(int64_t end, const LevelPages& codes, StateReader* in);
+  // Reads what save() wrote. Throws CacheError unless the entries that are not in `quantized` have places from 0 on,
+  // one each, and all positions are below `end`.
+  void load(int64_t end, const LevelPages& quantized, StateReader* in);
 };
 
 // Counts of one KV head's work. They follow from how many tokens came and when, so all KV heads have the same.
@@ -71,7 +72,7 @@ class HeadCompaction {
   struct Pages {
     const CacheShape& shape;
     const DenseLayer& kept;
-    const LevelPages& codes;
+    const LevelPages& quantized;
     std::shared_ptr<kernels::KvBackend> backend;  // The backend of all these pages.
   };
   // queries: the queries to fit summaries to. Everything passed by reference must outlive this object.
@@ -84,8 +85,8 @@ class HeadCompaction {
   // Jobs of one step, of all KV heads together. The memory that they point to receives the results, which absorb() then
   // uses.
   struct Jobs {
-    std::vector<kernels::EntrySummary> summaries;
-    std::vector<kernels::EntryStats> figures;
+    std::vector<EntrySummary> summaries;
+    std::vector<EntryStats> stats;
   };
   // Prepares the steps. These turn blocks into summaries, make `salient` tokens of each block outliers, and reduce
   // outliers and summaries where there are too many.
@@ -119,8 +120,8 @@ class HeadCompaction {
   // The entries that a step works on, and its results.
   struct Block {
     std::vector<SummaryEntry> entries;
-    std::vector<kernels::KvSegment> codes;
-    std::vector<kernels::TokenPlace> tokens;  // Places of the entries that are not in `codes`.
+    std::vector<kernels::KvSegment> quantized;
+    std::vector<kernels::TokenPlace> tokens;  // Places of the entries that are not in `quantized`.
     std::vector<float> bias, scores, summary_bias;
     std::vector<kernels::TokenPlace> rows;
     std::vector<int32_t> pivots, group;
@@ -129,7 +130,7 @@ class HeadCompaction {
   };
 
   kernels::TokenPlace place_of(const SummaryEntry& entry) const;
-  kernels::HeadEntries entries_of(const Block& block, bool with_queries) const;
+  HeadEntries entries_of(const Block& block, bool with_queries) const;
   // Makes `entries` the block. Entries in quantized pages use up pages of level pages_level.
   void load(std::vector<SummaryEntry> entries, size_t pages_level);
   void choose(Jobs* jobs);

@@ -58,9 +58,9 @@ SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions optio
   options.ratio = read.integer("ratio", options.ratio, 2, 64, "entries of a level that become one of the next");
   options.bits = static_cast<int>(read.integer_choice("summary_bits", options.bits, {16, 8, 4}, "of levels' entries"));
   options.level = read.integer("level", options.level, options.group(), kMost, "entries of a level at most");
-  options.rule.pivots = choice(&read, "pivots", options.rule.pivots, kernels::kPivotRules, "whose key a summary has");
-  options.rule.values = choice(&read, "values", options.rule.values, kernels::kValueRules, "how values are averaged");
-  options.rule.bias = choice(&read, "bias", options.rule.bias, kernels::kBiasRules, "added to a summary's score");
+  options.rule.pivots = choice(&read, "pivots", options.rule.pivots, kPivotRules, "whose key a summary has");
+  options.rule.values = choice(&read, "values", options.rule.values, kValueRules, "how values are averaged");
+  options.rule.bias = choice(&read, "bias", options.rule.bias, kBiasRules, "added to a summary's score");
   options.salient = read.integer("salient", options.salient, 0, options.block - 1, "exact tokens of a block: outliers");
   if (options.salient == 0) {
     read.refuse({"salient_most", "outliers", "salience", "eps", "decay", "retention", "gate"}, "salient");

@@ -8,17 +8,11 @@
 
 #include "cache/boundaries.h"
 #include "cache/parameters.h"
+#include "cache/policies/block_summary/block_summarizer.h"
 #include "cache/sequence_cache.h"
-#include "kernels/block_summarizer.h"
 #include "kernels/quantized_page.h"
 
 namespace smartkv {
-
-using kernels::BiasRule;
-using kernels::PivotRule;
-using kernels::SampledQueries;
-using kernels::SummaryRule;
-using kernels::ValueRule;
 
 // How the tokens of a block are chosen that keep their exact K and V.
 enum class Salience {

@@ -32,7 +32,7 @@ SummaryStore::SummaryStore(const PolicyContext& context, const SummaryOptions& o
 void SummaryStore::view(int64_t layer, std::vector<kernels::KvSegment>* segments) const {
   const Layer& state = layers_[static_cast<size_t>(layer)];
   const size_t first = segments->size();
-  for (const auto& level : state.codes) {
+  for (const auto& level : state.quantized) {
     for (const QuantizedPageRef& page : level) segments->push_back(page->segment());
   }
   state.kept.append_view(state.dense_entries(), segments);
@@ -45,14 +45,15 @@ void SummaryStore::view(int64_t layer, std::vector<kernels::KvSegment>* segments
 void SummaryStore::positions(int64_t layer, int64_t head, std::vector<int64_t>* positions) const {
   const Layer& state = layers_[static_cast<size_t>(layer)];
   const SummaryHead& of = state.heads[static_cast<size_t>(head)];
-  for (size_t level = 0; level < state.codes.size(); ++level) {
-    const size_t coded = state.codes[level].size() * kPageTokens;
+  for (size_t level = 0; level < state.quantized.size(); ++level) {
+    const size_t coded = state.quantized[level].size() * kPageTokens;
     for (size_t i = 0; i < coded; ++i) positions->push_back(of.levels[level][i].position);
   }
   const size_t first = positions->size();
   positions->resize(first + static_cast<size_t>(state.dense_entries()));
   of.for_each([&](const SummaryEntry& entry) {
-    if (entry.place != SummaryEntry::kInCodes) (*positions)[first + static_cast<size_t>(entry.place)] = entry.position;
+    if (entry.place == SummaryEntry::kInQuantized) return;
+    (*positions)[first + static_cast<size_t>(entry.place)] = entry.position;
   });
 }
 
@@ -67,13 +68,13 @@ void SummaryStore::observe(const StageView& view, int64_t layer, const StoreProb
   if (options_.adapts() && options_.compresses(layer)) {
     for (int64_t h = 0; h < shape().n_kv_heads; ++h) {
       const std::span<const float> mass(probe.mass + h * probe.stride, static_cast<size_t>(probe.tail + probe.n_tail));
-      state.entropies += kernels::entropy_share(mass);
+      state.entropies += entropy_share(mass);
       ++state.n_entropies;
     }
   }
   const float even = 1.0f / static_cast<float>(probe.tail + probe.n_tail);
   for (size_t h = 0; h < state.heads.size(); ++h) {
-    const float* mass = probe.mass + static_cast<int64_t>(h) * probe.stride + probe.entry + n_pages(state.codes) * kPageTokens;
+    const float* mass = probe.mass + h * probe.stride + probe.entry + n_pages(state.quantized) * kPageTokens;
     for (SummaryEntry& entry : state.heads[h].outliers) {
       if (!(mass[entry.place] > even)) continue;
       entry.retention = std::max(entry.retention, 1 - even / mass[entry.place]);
@@ -131,7 +132,7 @@ void SummaryStore::take(const StageView& view, int64_t layer, EvictedTokens* tok
   if (options.needs_queries()) queries = state.queries.sampled(context_, tail, query_shifts(options.shifts));
   std::vector<HeadCompaction> compactions;
   compactions.reserve(static_cast<size_t>(heads));
-  const HeadCompaction::Pages pages{shape(), state.kept, state.codes, backend};
+  const HeadCompaction::Pages pages{shape(), state.kept, state.quantized, backend};
   const int64_t salient =
       options.salient_at(state.n_entropies == 0 ? 0 : state.entropies / static_cast<double>(state.n_entropies));
   for (int64_t h = 0; h < heads; ++h) {
@@ -159,7 +160,7 @@ void SummaryStore::take(const StageView& view, int64_t layer, EvictedTokens* tok
                      std::to_string(head.entries()));
   }
   const int64_t before = state.dense_entries();
-  make_codes(compactions[0].used_pages(), &compactions, &state);
+  make_pages(compactions[0].used_pages(), &compactions, &state);
   state.entries = entries;
   const int64_t dense_entries = state.dense_entries();
   state.kept.reserve(std::min(before, dense_entries), dense_entries);
@@ -179,17 +180,18 @@ void SummaryStore::take(const StageView& view, int64_t layer, EvictedTokens* tok
 }
 
 // Releases the quantized pages that were used up, and makes new ones where levels have enough entries.
-void SummaryStore::make_codes(const std::vector<size_t>& used, std::vector<HeadCompaction>* compactions, Layer* layer) const {
+void SummaryStore::make_pages(const std::vector<size_t>& used, std::vector<HeadCompaction>* compactions,
+                              Layer* layer) const {
   for (size_t level = 0; level < used.size(); ++level) {
-    auto& pages = layer->codes[level];
+    auto& pages = layer->quantized[level];
     pages.erase(pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(used[level]));
   }
   const auto& levels = layer->heads[0].levels;  // Equally long in all KV heads.
   if (!options_.coded() || levels.empty()) return;
   const kernels::QuantizedLayout layout = summary_layout(shape(), options_);
-  layer->codes.resize(levels.size());
+  layer->quantized.resize(levels.size());
   for (size_t level = 0; level < levels.size(); ++level) {
-    for (auto& pages = layer->codes[level]; (pages.size() + 1) * kPageTokens <= levels[level].size();) {
+    for (auto& pages = layer->quantized[level]; (pages.size() + 1) * kPageTokens <= levels[level].size();) {
       std::vector<kernels::TokenPlace> places;
       for (HeadCompaction& compaction : *compactions) compaction.take_page(level, pages.size() * kPageTokens, &places);
       pages.push_back(std::make_shared<QuantizedPage>(context_.pool, layout, nullptr, kernels::PageSource{places}));
@@ -198,12 +200,12 @@ void SummaryStore::make_codes(const std::vector<size_t>& used, std::vector<HeadC
 }
 
 void SummaryStore::fill_bias(Layer* layer) const {
-  const int64_t heads = shape().n_kv_heads, coded = n_pages(layer->codes) * kPageTokens;
+  const int64_t heads = shape().n_kv_heads, coded = n_pages(layer->quantized) * kPageTokens;
   layer->bias.assign(static_cast<size_t>(whole_pages(layer->entries) * heads), 0.0f);
   for (int64_t h = 0; h < heads; ++h) {
     int64_t next = 0;  // Levels are visited in the order of their pages.
     layer->heads[static_cast<size_t>(h)].for_each([&](const SummaryEntry& entry) {
-      const int64_t place = entry.place == SummaryEntry::kInCodes ? next++ : coded + entry.place;
+      const int64_t place = entry.place == SummaryEntry::kInQuantized ? next++ : coded + entry.place;
       layer->bias[static_cast<size_t>((place / kPageTokens * heads + h) * kPageTokens + place % kPageTokens)] = entry.bias;
     });
   }
@@ -231,8 +233,8 @@ int64_t SummaryStore::state_bytes() const {
 void SummaryStore::save(StateWriter* out) const {
   for (const Layer& layer : layers_) {
     for (const int64_t n : {layer.entries, layer.taken, layer.work.consolidations, layer.work.watermark_hits}) out->value(n);
-    out->value(static_cast<int64_t>(layer.codes.size()));
-    for (const auto& level : layer.codes) {
+    out->value(static_cast<int64_t>(layer.quantized.size()));
+    for (const auto& level : layer.quantized) {
       out->value(static_cast<int64_t>(level.size()));
       for (const QuantizedPageRef& page : level) page->save(out);
     }
@@ -249,11 +251,11 @@ void SummaryStore::load(const StageView& view, StateReader* in) {
   state_.set(state_bytes());
 }
 
-void SummaryStore::load_codes(StateReader* in, Layer* layer) const {
+void SummaryStore::load_pages(StateReader* in, Layer* layer) const {
   const auto levels = in->value<int64_t>();
   in->expect(levels >= 0 && levels <= (options_.coded() ? in->left() : 0), "a count of levels");
-  layer->codes.resize(static_cast<size_t>(levels));
-  for (auto& pages : layer->codes) {
+  layer->quantized.resize(static_cast<size_t>(levels));
+  for (auto& pages : layer->quantized) {
     const auto n = in->value<int64_t>();
     in->expect(n >= 0 && n <= in->left() / kPageTokens, "a count of pages");
     while (static_cast<int64_t>(pages.size()) < n) {
@@ -271,7 +273,7 @@ void SummaryStore::load_layer(const StageView& view, StateReader* in, Layer* lay
   layer->work.watermark_hits = in->value<int64_t>();
   in->expect(layer->taken >= 0 && layer->taken <= view.tail_first, "a count of tokens taken");
   in->expect(layer->entries >= 0 && layer->entries <= layer->taken, "a count of entries");
-  load_codes(in, layer);
+  load_pages(in, layer);
   layer->kept.load(0, layer->dense_entries(), in);
   layer->queries.load(shape(), in);
   layer->n_entropies = in->value<int64_t>();
@@ -279,7 +281,7 @@ void SummaryStore::load_layer(const StageView& view, StateReader* in, Layer* lay
   in->expect(layer->n_entropies >= 0 && layer->entropies >= 0 && layer->entropies <= 1.001 * static_cast<double>(layer->n_entropies),
              "valid probe entropies");
   for (SummaryHead& head : layer->heads) {
-    head.load(view.tail_first, layer->codes, in);
+    head.load(view.tail_first, layer->quantized, in);
     in->expect(head.entries() == layer->entries && head.tokens() == layer->taken,
                "entries that represent all tokens taken");
   }
@@ -294,7 +296,7 @@ void SummaryStore::add_stats(const StageView& view, CacheStats* stats) const {
   for (const Layer& layer : layers_) {
     stats->bytes += layer.kept.bytes();
     if (view.may_share) stats->shared_bytes += layer.kept.shared_bytes();
-    for (const auto& pages : layer.codes) {
+    for (const auto& pages : layer.quantized) {
       stats->bytes += bytes_of(pages);
       if (view.may_share) stats->shared_bytes += shared_bytes_of(pages);
     }
@@ -314,7 +316,7 @@ void SummaryStore::add_details(std::map<std::string, double>* details) const {
     summaries += static_cast<double>(first.levels[i].size());
   }
   (*details)["summary_entries"] = summaries;
-  (*details)["coded_entries"] = static_cast<double>(n_pages(layers_[shown].codes) * kPageTokens);
+  (*details)["coded_entries"] = static_cast<double>(n_pages(layers_[shown].quantized) * kPageTokens);
   (*details)["summary_levels"] = static_cast<double>(first.levels.size());
   (*details)["outlier_entries"] = static_cast<double>(first.outliers.size());
   (*details)["pending_entries"] = static_cast<double>(first.pending.size());

@@ -74,14 +74,14 @@ class SummaryStore final : public TokenStore {
   struct Layer {
     explicit Layer(const PolicyContext& context)
         : kept(context.pool), heads(static_cast<size_t>(context.shape.n_kv_heads)) {}
-    int64_t dense_entries() const { return entries - n_pages(codes) * kernels::kPageTokens; }
+    int64_t dense_entries() const { return entries - n_pages(quantized) * kernels::kPageTokens; }
 
     // Entries of each KV head, and tokens that it took.
     int64_t entries = 0;
     int64_t taken = 0;
     SummaryWork work;         // Since the beginning.
     DenseLayer kept;
-    LevelPages codes;
+    LevelPages quantized;
     // [pages, n_kv_heads, kPageTokens]: quantized pages first, then dense ones.
     std::vector<float> bias;
     std::vector<SummaryHead> heads;
@@ -99,12 +99,12 @@ class SummaryStore final : public TokenStore {
   // Returns the most entries of each KV head of a layer once it has taken `tokens` tokens.
   int64_t most_entries(int64_t layer, int64_t tokens) const;
   // Releases quantized pages that were used up, and makes new ones.
-  void make_codes(const std::vector<size_t>& used, std::vector<HeadCompaction>* compactions, Layer* layer) const;
+  void make_pages(const std::vector<size_t>& used, std::vector<HeadCompaction>* compactions, Layer* layer) const;
   void fill_bias(Layer* layer) const;
   void share_entropies();  // Adds them up over all tensor-parallel ranks.
   void grow_dense(const StageView& view, int64_t end, StoreGrowth* growth) const;
   void grow_coded(const StageView& view, int64_t end, StoreGrowth* growth) const;
-  void load_codes(StateReader* in, Layer* layer) const;
+  void load_pages(StateReader* in, Layer* layer) const;
   void load_layer(const StageView& view, StateReader* in, Layer* layer) const;
 
   PolicyContext context_;

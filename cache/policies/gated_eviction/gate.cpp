@@ -32,13 +32,13 @@ kernels::PackedMatrix pack(const std::vector<float>& weight, int64_t out_feature
 }  // namespace
 
 Gate::Gate(int64_t n_kv_heads, int64_t head_dim, const std::vector<GateLayer>& layers) {
-  auto maps = std::make_shared<kernels::GateMaps>();
+  auto maps = std::make_shared<GateMaps>();
   maps->n_kv_heads = n_kv_heads;
   maps->head_dim = head_dim;
   const int64_t features = maps->importance_features();
   const bool second = !layers.empty() && !layers[0].importance.empty();
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    auto of_layer = std::make_shared<kernels::GateMaps::Layer>();
+    auto of_layer = std::make_shared<GateMaps::Layer>();
     for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
       const auto [out, in] = GateLayer::shape(i, head_dim);
       const std::string name = "layer " + std::to_string(layer) + ", map " + std::to_string(i);
@@ -55,9 +55,9 @@ Gate::Gate(int64_t n_kv_heads, int64_t head_dim, const std::vector<GateLayer>& l
   maps_ = std::move(maps);
 }
 
-std::shared_ptr<const kernels::GateMaps> Gate::maps(int64_t first, int64_t heads) const {
+std::shared_ptr<const GateMaps> Gate::maps(int64_t first, int64_t heads) const {
   if (heads == maps_->n_kv_heads) return maps_;
-  auto part = std::make_shared<kernels::GateMaps>();
+  auto part = std::make_shared<GateMaps>();
   part->n_kv_heads = heads;
   part->head_dim = maps_->head_dim;
   part->layers = maps_->layers;
@@ -78,7 +78,7 @@ std::shared_ptr<const kernels::GateMaps> Gate::maps(int64_t first, int64_t heads
 
 void Gate::score(ThreadPool* threads, int64_t layer, const float* keys, int64_t n, float* scores) const {
   ThreadPool alone(1);
-  kernels::gate_scores(threads != nullptr ? *threads : alone, *maps_, layer, keys, n, scores);
+  gate_scores(threads != nullptr ? *threads : alone, *maps_, layer, keys, n, scores);
 }
 
 int64_t Gate::bytes() const {

@@ -14,7 +14,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/gate_maps.h"
+#include "cache/policies/gated_eviction/gate_maps.h"
 
 namespace smartkv {
 
@@ -22,8 +22,8 @@ class ThreadPool;
 
 // The heads of one layer in f32. The MLP's maps are in order of application.
 struct GateLayer {
-  static constexpr int64_t kDepth = kernels::GateMaps::kDepth;
-  static constexpr int64_t kHidden = kernels::GateMaps::kHidden;
+  static constexpr int64_t kDepth = GateMaps::kDepth;
+  static constexpr int64_t kHidden = GateMaps::kHidden;
   // Returns the shape of the MLP's linear map `i`: [out_features, in_features].
   static std::array<int64_t, 2> shape(int64_t i, int64_t head_dim) {
     return {i == kDepth - 1 ? 1 : kHidden, i == 0 ? head_dim : kHidden};
@@ -54,19 +54,19 @@ class Gate {
   // GateLayer's.
   Gate(int64_t n_kv_heads, int64_t head_dim, const std::vector<GateLayer>& layers);
 
-  // Calls kernels::gate_scores() with `threads`, or with the calling thread alone if that is null.
+  // Calls gate_scores() with `threads`, or with the calling thread alone if that is null.
   void score(ThreadPool* threads, int64_t layer, const float* keys, int64_t n, float* scores) const;
 
   bool has_importance() const { return !maps_->importance.empty(); }
   // Returns the maps for a process with KV heads [first, first + heads). The importance is the sum of the second heads
   // over all such parts; the part with first == 0 has the constant.
-  std::shared_ptr<const kernels::GateMaps> maps(int64_t first, int64_t heads) const;
+  std::shared_ptr<const GateMaps> maps(int64_t first, int64_t heads) const;
   int64_t n_layers() const { return static_cast<int64_t>(maps_->layers.size()); }
   int64_t head_dim() const { return maps_->head_dim; }
   int64_t bytes() const;  // Held in memory.
 
  private:
-  std::shared_ptr<const kernels::GateMaps> maps_;
+  std::shared_ptr<const GateMaps> maps_;
 };
 
 }  // namespace smartkv

@@ -1,6 +1,7 @@
 #include "cache/policies/gated_eviction/scorers.h"
 
 #include "cache/policies/gated_eviction/gate.h"
+#include "cache/policies/gated_eviction/gate_jobs.h"
 
 namespace smartkv {
 namespace {
@@ -10,8 +11,8 @@ class KeyNormScorer final : public PageScorer {
  public:
   std::string_view name() const override { return "key_norm"; }
   bool comparable() const override { return false; }  // The keys of each head have their own scale.
-  void score(const PolicyContext& context, std::span<const kernels::TokenScoring> layers) const override {
-    context.pool->backend()->score(context.shape.type, context.shape.n_kv_heads, context.shape.head_dim, nullptr, layers);
+  void score(const PolicyContext& context, std::span<const TokenScoring> layers) const override {
+    score_tokens(*context.pool->backend(), context.threads, context.shape, nullptr, layers);
   }
   void finish(int64_t /*first*/, int64_t /*n*/, std::span<float> scores) const override {
     for (float& score : scores) score = -score;
@@ -34,12 +35,13 @@ class DecayedAttentionScorer final : public AttentionScorer {
 class GateScorer final : public PageScorer {
  public:
   GateScorer(const PolicyContext& context, const Gate& gate)
-      : knows_importance_(gate.has_importance()), gate_(context.pool->backend()->hold(gate.maps(context.first_kv_head(), context.shape.n_kv_heads))) {}
+      : knows_importance_(gate.has_importance()),
+        gate_(upload(*context.pool->backend(), gate.maps(context.first_kv_head(), context.shape.n_kv_heads))) {}
   std::string_view name() const override { return "learned"; }
   bool knows_importance() const override { return knows_importance_; }
   bool needs_angles() const override { return true; }
-  void score(const PolicyContext& context, std::span<const kernels::TokenScoring> layers) const override {
-    context.pool->backend()->score(context.shape.type, context.shape.n_kv_heads, context.shape.head_dim, gate_, layers);
+  void score(const PolicyContext& context, std::span<const TokenScoring> layers) const override {
+    score_tokens(*context.pool->backend(), context.threads, context.shape, gate_, layers);
   }
   // The gate predicts how long a token stays useful. The score is until when, so that a token past its lifespan makes
   // room.
@@ -49,7 +51,7 @@ class GateScorer final : public PageScorer {
 
  private:
   bool knows_importance_;
-  std::shared_ptr<const kernels::BackendGate> gate_;
+  std::shared_ptr<const UploadedGate> gate_;
 };
 
 }  // namespace

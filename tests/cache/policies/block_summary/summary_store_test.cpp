@@ -185,7 +185,7 @@ TEST_F(SummaryStoreTest, PlacesAreUsedOnce) {
   }
 }
 
-TEST_F(SummaryStoreTest, ALevelsOldEntriesGoToPagesOfCodes) {
+TEST_F(SummaryStoreTest, ALevelsOldEntriesGoToQuantizedPages) {
   for (const char* bits : {"8", "4"}) {
     nlohmann::json spec = {{"policy", "block_summary"}, {"tokens", 576}, {"window", 64}, {"salient", 4}, {"outliers", 32},
                            {"salience", "value_norm"}};
@@ -202,11 +202,11 @@ TEST_F(SummaryStoreTest, ALevelsOldEntriesGoToPagesOfCodes) {
     const SummaryHead& head = summaries.head(1, 0);
     int64_t coded = 0;
     for (const auto& level : head.levels) {
-      const auto in_codes = [](const SummaryEntry& entry) { return entry.place == SummaryEntry::kInCodes; };
-      const auto end = std::find_if_not(level.begin(), level.end(), in_codes);
+      const auto in_quantized = [](const SummaryEntry& entry) { return entry.place == SummaryEntry::kInQuantized; };
+      const auto end = std::find_if_not(level.begin(), level.end(), in_quantized);
       EXPECT_EQ((end - level.begin()) % kernels::kPageTokens, 0);
       EXPECT_LT(level.end() - end, kernels::kPageTokens);
-      EXPECT_EQ(std::find_if(end, level.end(), in_codes), level.end());
+      EXPECT_EQ(std::find_if(end, level.end(), in_quantized), level.end());
       coded += end - level.begin();
     }
     EXPECT_EQ(static_cast<double>(coded), details.at("coded_entries"));

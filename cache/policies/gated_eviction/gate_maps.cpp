@@ -1,4 +1,4 @@
-#include "kernels/gate_maps.h"
+#include "cache/policies/gated_eviction/gate_maps.h"
 
 #include <algorithm>
 #include <numeric>
@@ -6,7 +6,7 @@
 #include "kernels/bf16.h"
 #include "kernels/thread_pool.h"
 
-namespace smartkv::kernels {
+namespace smartkv {
 namespace {
 
 constexpr int64_t kChunk = 512;  // Keys of one pass. Bounds the scratch to 0.8 MB.
@@ -27,18 +27,18 @@ void gate_scores(ThreadPool& threads, const GateMaps& gate, int64_t layer, const
   const int64_t dim = gate.head_dim, width = std::max(dim, GateMaps::kHidden), chunk = std::min(n, kChunk);
   std::vector<uint16_t> x(static_cast<size_t>(chunk * width));
   std::vector<float> y(static_cast<size_t>(chunk * GateMaps::kHidden));
-  LinearScratch scratch;
+  kernels::LinearScratch scratch;
   for (int64_t first = 0; first < n; first += chunk) {
     const int64_t rows = std::min(chunk, n - first);
     activate<false>(threads, keys + first * dim, rows * dim, x.data());
     for (size_t i = 0; i < GateMaps::kDepth; ++i) {
       const bool last = i == GateMaps::kDepth - 1;
       const auto& [weight, bias] = (*gate.layers[static_cast<size_t>(layer)])[i];
-      LinearOutput output;
+      kernels::LinearOutput output;
       output.out = last ? scores + first : y.data();
       output.stride = weight.out_features;
       output.bias = bias.data();
-      linear(threads, weight, {x.data(), rows, weight.in_features}, output, scratch);
+      kernels::linear(threads, weight, {x.data(), rows, weight.in_features}, output, scratch);
       if (!last) activate<true>(threads, y.data(), rows * weight.out_features, x.data());
     }
   }
@@ -63,4 +63,4 @@ void gate_importance(const GateMaps& gate, int64_t layer, int64_t head, const fl
   }
 }
 
-}  // namespace smartkv::kernels
+}  // namespace smartkv

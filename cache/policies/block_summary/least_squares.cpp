@@ -1,9 +1,9 @@
-#include "kernels/least_squares.h"
+#include "cache/policies/block_summary/least_squares.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace smartkv::kernels {
+namespace smartkv {
 
 void bounded_least_squares(std::span<const double> gram, std::span<const double> rhs, std::span<const double> low,
                            std::span<const double> high, std::span<double> x) {
@@ -45,4 +45,4 @@ void solve_positive(std::span<const double> gram, int64_t columns, std::span<dou
   }
 }
 
-}  // namespace smartkv::kernels
+}  // namespace smartkv

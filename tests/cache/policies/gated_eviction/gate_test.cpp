@@ -113,8 +113,8 @@ TEST(Gate, ItsSecondHeadIsALinearMapOfKeysAndValues) {
   std::vector<float> keys(kHeads * kTokens * kHeadDim, 7.0f), values(keys), scores(kTokens, -1.0f);
   keys[(0 * kTokens + 1) * kHeadDim + 3] = 4.0f;  // KV head 0, token 1
   values[(1 * kTokens + 1) * kHeadDim + kHeadDim - 1] = 3.0f;
-  const auto importance = [&](const kernels::GateMaps& maps, int64_t head, int64_t from, int64_t end) {
-    kernels::gate_importance(maps, 1, head, keys.data(), values.data(), kTokens, from, end, scores.data());
+  const auto importance = [&](const GateMaps& maps, int64_t head, int64_t from, int64_t end) {
+    gate_importance(maps, 1, head, keys.data(), values.data(), kTokens, from, end, scores.data());
   };
   importance(*gate.maps(0, kHeads), 1, 1, 3);
   EXPECT_EQ(scores, (std::vector<float>{-1.0f, 2 * 4.0f - 3.0f + 1.5f, 2 * 7.0f - 7.0f + 1.5f}));
@@ -125,7 +125,7 @@ TEST(Gate, ItsSecondHeadIsALinearMapOfKeysAndValues) {
   EXPECT_EQ(scores[1], 2 * 4.0f + 1.5f);
   const auto second_part = gate.maps(1, 1);
   EXPECT_EQ(second_part->layers[1], gate.maps(0, kHeads)->layers[1]);  // the maps for lifespans serve every head
-  kernels::gate_importance(*second_part, 1, 1, keys.data() + kTokens * kHeadDim, values.data() + kTokens * kHeadDim, kTokens, 1, 2,
+  gate_importance(*second_part, 1, 1, keys.data() + kTokens * kHeadDim, values.data() + kTokens * kHeadDim, kTokens, 1, 2,
                            scores.data());
   EXPECT_EQ(scores[1], -3.0f);
   layers[1].importance.pop_back();

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace smartkv::kernels {
+namespace smartkv {
 
 constexpr int kLeastSquaresSweeps = 30;  // Sweeps of the coordinate descent.
 
@@ -19,4 +19,4 @@ void bounded_least_squares(std::span<const double> gram, std::span<const double>
 // rhs: [n, columns].
 void solve_positive(std::span<const double> gram, int64_t columns, std::span<double> rhs);
 
-}  // namespace smartkv::kernels
+}  // namespace smartkv

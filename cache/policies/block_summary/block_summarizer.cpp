@@ -1,12 +1,12 @@
-#include "kernels/block_summarizer.h"
+#include "cache/policies/block_summary/block_summarizer.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include "kernels/least_squares.h"
+#include "cache/policies/block_summary/least_squares.h"
 
-namespace smartkv::kernels {
+namespace smartkv {
 namespace {
 
 // Returns the f32 dot product, summed in 16 partial sums. Their order is fixed, and compilers can vectorize the loop.
@@ -318,4 +318,4 @@ double entropy_share(std::span<const float> mass) {
   return (std::log(sum) - weighted / sum) / std::log(static_cast<double>(mass.size()));
 }
 
-}  // namespace smartkv::kernels
+}  // namespace smartkv

@@ -1,19 +1,25 @@
-#include "kernels/cuda/summaries.h"
-
+// Each job takes a block of threads.
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <span>
 #include <type_traits>
 #include <vector>
 
-#include "kernels/attention_kernels.h"
+#include "cache/policies/block_summary/least_squares.h"
+#include "cache/policies/block_summary/summary_jobs.h"
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/kv_backend.h"
+#include "kernels/cuda/page_queue.h"
 #include "kernels/cuda/page_values.h"
 #include "kernels/cuda/platform.h"
 #include "kernels/cuda/row_table.h"
-#include "kernels/least_squares.h"
 
-namespace smartkv::kernels::cuda {
+namespace smartkv {
 namespace {
+
+using namespace kernels;
+using namespace kernels::cuda;
 
 // Scratch of a job in device memory, for n entries, m summaries, d channels and q queries.
 struct Scratch {
@@ -29,16 +35,17 @@ struct Scratch {
 
 struct Sizes {
   int64_t n, m, d, q;
+  bool matching, least_squares;  // What the job's rule needs scratch for.
 };
 
 // Lays out the scratch of a job from `at` on, or only counts if `at` is null. Returns the bytes.
-size_t lay_out(const Sizes& of, bool matching, bool least_squares, std::byte* at, Scratch* scratch) {
+size_t lay_out(const Sizes& of, std::byte* at, Scratch* scratch) {
   size_t bytes = 0;
   const auto add = [&](auto** to, int64_t count) {
     *to = at == nullptr ? nullptr : reinterpret_cast<std::remove_reference_t<decltype(*to)>>(at + bytes);
     bytes += static_cast<size_t>(count) * sizeof(**to);
   };
-  const auto [n, m, d, q] = of;
+  const auto [n, m, d, q, matching, least_squares] = of;
   for (double** to : {&scratch->own, &scratch->mass, &scratch->squares}) add(to, n);
   add(&scratch->gram, m * m);
   for (double** to : {&scratch->rhs, &scratch->weights, &scratch->x, &scratch->used}) add(to, m);
@@ -64,8 +71,8 @@ struct Entries {
   const float* bias;
   const float* q;
   const float* log_norm;
-  int32_t coded, n, n_queries, head_dim;  // coded: entries in quantized pages, which begin at `codes` in the table
-  int32_t codes;
+  int32_t coded, n, n_queries, head_dim;  // coded: entries in quantized pages, which begin at `pages` in the table
+  int32_t pages;
 };
 
 struct SummaryRow {
@@ -79,10 +86,10 @@ struct SummaryRow {
   float* bias;
 };
 
-struct FigureRow {
+struct StatsRow {
   Entries entries;
   Scratch scratch;
-  EntryStat figure;
+  EntryStat stat;
   int32_t pivots;
   float* out;
 };
@@ -104,7 +111,7 @@ __device__ void load_entries(const Entries& of, const Segment* segments, const S
   for_all(int64_t{n} * dim, [&](int i) {
     const int entry = i / dim, d = i % dim;
     if (entry < of.coded) {
-      const Segment& page = segments[of.codes + entry / kPage];
+      const Segment& page = segments[of.pages + entry / kPage];
       const int channel = page.channel_order == nullptr ? d : page.channel_order[d];
       to.k[channel * n + entry] = decoded(page, page.k, true, d, entry % kPage, kPage);
       to.v[entry * dim + d] = decoded(page, page.k, false, entry % kPage, d, dim);
@@ -216,7 +223,7 @@ __device__ void order_by_attention(const Entries& of, const Scratch& scratch) {
   });
 }
 
-// Does what bounded_least_squares() of kernels/least_squares.h does, by one thread. low and high are the same for all
+// Does what bounded_least_squares() of least_squares.h does, by one thread. low and high are the same for all
 // unknowns.
 __device__ void fit_within(const double* gram, const double* rhs, double low, double high, int n, double* x) {
   for (int sweep = 0; sweep < kLeastSquaresSweeps; ++sweep) {
@@ -464,18 +471,18 @@ __global__ void __launch_bounds__(kThreads) summarize_kernel(const SummaryRow* j
   write_rows(of, scratch, job, scratch.values);
 }
 
-__global__ void __launch_bounds__(kThreads) figures_kernel(const FigureRow* jobs, const Segment* segments) {
-  const FigureRow& job = jobs[blockIdx.x];
+__global__ void __launch_bounds__(kThreads) stats_kernel(const StatsRow* jobs, const Segment* segments) {
+  const StatsRow& job = jobs[blockIdx.x];
   const Entries& of = job.entries;
   const Scratch& scratch = job.scratch;
   load_entries(of, segments, scratch);
-  if (job.figure == EntryStat::kValueNorm) {
+  if (job.stat == EntryStat::kValueNorm) {
     for_all(of.n, [&](int j) {
       float squares = 0.0f;
       for (int d = 0; d < of.head_dim; ++d) squares = fmaf(scratch.v[j * of.head_dim + d], scratch.v[j * of.head_dim + d], squares);
       job.out[j] = sqrtf(squares);
     });
-  } else if (job.figure == EntryStat::kAttention) {
+  } else if (job.stat == EntryStat::kAttention) {
     find_attention(of, scratch);
     for_all(of.n, [&](int j) {
       float sum = 0.0f;
@@ -491,89 +498,159 @@ __global__ void __launch_bounds__(kThreads) figures_kernel(const FigureRow* jobs
   }
 }
 
-AttentionShape shape_of(int64_t n_heads, int64_t head_dim) { return {n_heads, n_heads, head_dim, 1.0f, KvType::kBf16}; }
-
-// Returns the entries of a job. codes: where its quantized pages begin in the table of all pages.
-Entries entries_of(const DeviceEntries& from, int64_t head_dim, size_t codes) {
-  return {from.tokens,
-          from.bias,
-          from.q,
-          from.log_norm,
-          static_cast<int32_t>(static_cast<int64_t>(from.codes.size()) * kPageTokens),
-          static_cast<int32_t>(from.n),
-          static_cast<int32_t>(from.n_queries),
-          static_cast<int32_t>(head_dim),
-          static_cast<int32_t>(codes)};
-}
-
-// Appends the quantized pages to a table, each as a row of one KV head.
-void append_codes(int64_t head_dim, const DeviceEntries& entries, std::vector<std::byte>* table) {
-  const AttentionShape shape = shape_of(entries.head + 1, head_dim);
-  check_shape(shape);
-  for (const KvSegment& page : entries.codes) {
-    kernels::check(shape, page);
-    Segment row = table_row(shape, page);
-    row.k += entries.head * page.head_stride;
-    if (row.channel_order != nullptr) row.channel_order += entries.head * head_dim;
-    append_row(row, table);
-  }
-}
-
-struct Plan {
-  Sizes sizes;
-  bool matching, least_squares;
+// A quantized page of an entry. order: offset of its channel order in the staging.
+struct QueuedPage {
+  KvSegment page;
+  int64_t head;
+  size_t order;
 };
-Plan plan_of(int64_t head_dim, const DeviceSummary& job) {
-  return {{job.entries.n, job.summaries, head_dim, job.entries.n_queries},
-          job.rule.pivots == PivotRule::kMatching,
+// HeadEntries that wait. tokens, bias, q, log_norm: offsets in the staging.
+struct QueuedEntries {
+  size_t first_page, n_pages;
+  int64_t n, n_queries;
+  size_t tokens, bias, q, log_norm;
+};
+struct QueuedSummary {
+  QueuedEntries entries;
+  SummaryRule rule;
+  int64_t count;  // summaries, at most the number of entries
+  size_t to, pivots, group, bias;
+};
+struct QueuedStats {
+  QueuedEntries entries;
+  EntryStat stat;
+  int64_t count;  // pivots, at most the number of entries
+  size_t out;
+};
+
+Sizes sizes_of(int64_t head_dim, const QueuedSummary& job) {
+  return {job.entries.n, job.count, head_dim, job.entries.n_queries, job.rule.pivots == PivotRule::kMatching,
           job.rule.values == ValueRule::kLeastSquares};
 }
-Plan plan_of(int64_t head_dim, const DeviceStats& job) {
-  return {{job.entries.n, job.pivots, head_dim, job.entries.n_queries}, false, false};
+Sizes sizes_of(int64_t head_dim, const QueuedStats& job) {
+  return {job.entries.n, job.count, head_dim, job.entries.n_queries, false, false};
 }
 
-// Launches a block for each job, with scratch. make_row(job, entries, scratch) makes the row of a job. The quantized
-// pages of all jobs are in one table.
-template <typename Row, typename Job, typename MakeRow>
-void launch_jobs(void (*kernel)(const Row*, const Segment*), const char* name, int64_t head_dim, std::span<const Job> jobs,
-                 PageWorkspace& workspace, SummaryWorkspace& summaries, cudaStream_t stream, const MakeRow& make_row) {
-  size_t bytes = 0, codes = 0;
-  Scratch scratch;
-  for (const Job& job : jobs) {
-    const Plan plan = plan_of(head_dim, job);
-    bytes += lay_out(plan.sizes, plan.matching, plan.least_squares, nullptr, &scratch);
+class SummaryJobs final : public WaveJobs {
+ public:
+  void add(int64_t head_dim, std::span<const EntrySummary> jobs, Staging& staging, ResultSpace& results) {
+    CallStaging call(staging);
+    for (const EntrySummary& from : jobs) {
+      summaries_.push_back({queued(head_dim, from.entries, call), from.rule, std::ssize(from.to),
+                            call.add(from.to.data(), from.to.size_bytes()),
+                            results.add(from.pivots, from.to.size() * sizeof(int32_t)),
+                            results.add(from.group, from.entries.bias.size() * sizeof(int32_t)),
+                            results.add(from.bias, from.to.size() * sizeof(float))});
+    }
   }
-  std::byte* at = summaries.scratch.reserve(bytes);
-  workspace.rows.clear();
-  for (const Job& job : jobs) {
-    const Plan plan = plan_of(head_dim, job);
-    at += lay_out(plan.sizes, plan.matching, plan.least_squares, at, &scratch);
-    append_row(make_row(job, entries_of(job.entries, head_dim, codes), scratch), &workspace.rows);
-    codes += job.entries.codes.size();
+  void add(int64_t head_dim, std::span<const EntryStats> jobs, Staging& staging, ResultSpace& results) {
+    CallStaging call(staging);
+    for (const EntryStats& from : jobs) {
+      const int64_t pivots = std::min<int64_t>(from.pivots, std::ssize(from.entries.bias));
+      stats_.push_back({queued(head_dim, from.entries, call), from.stat, pivots,
+                        results.add(from.out, from.entries.bias.size() * sizeof(float))});
+    }
   }
-  for (const Job& job : jobs) append_codes(head_dim, job.entries, &workspace.rows);
-  const auto* const rows = reinterpret_cast<const Row*>(workspace.jobs.send(std::span<const std::byte>(workspace.rows), stream));
-  launch(kernel, name, static_cast<int64_t>(jobs.size()), kThreads, 0, stream, rows,
-         reinterpret_cast<const Segment*>(rows + jobs.size()));
-}
+  void clear() override {
+    pages_.clear();
+    summaries_.clear();
+    stats_.clear();
+  }
+  // Throws std::invalid_argument for a job that does not fit, and std::runtime_error on CUDA errors.
+  void run(int64_t head_dim, const WaveMemory& memory, PageWorkspace& workspace, cudaStream_t stream) override {
+    const auto stats_row = [&](const QueuedStats& job, const Entries& entries, const Scratch& scratch) {
+      return StatsRow{entries, scratch, job.stat, static_cast<int32_t>(job.count), memory.output<float>(job.out)};
+    };
+    run(stats_kernel, "entry_stats", head_dim, stats_, memory, workspace, stream, stats_row);
+    const auto summary_row = [&](const QueuedSummary& job, const Entries& entries, const Scratch& scratch) {
+      return SummaryRow{entries, scratch, job.rule, static_cast<int32_t>(job.count), memory.input<TokenPlace>(job.to),
+                        memory.output<int32_t>(job.pivots), memory.output<int32_t>(job.group),
+                        memory.output<float>(job.bias)};
+    };
+    run(summarize_kernel, "summarize", head_dim, summaries_, memory, workspace, stream, summary_row);
+  }
+
+ private:
+  QueuedEntries queued(int64_t head_dim, const HeadEntries& from, CallStaging& call) {
+    const size_t tokens = call.add(from.tokens.data(), from.tokens.size_bytes());
+    QueuedEntries to{pages_.size(), from.quantized.size(), std::ssize(from.bias), 0, tokens,
+                     call.add(from.bias.data(), from.bias.size_bytes()), ResultSpace::kNone, ResultSpace::kNone};
+    const auto order_bytes = static_cast<size_t>((from.head + 1) * head_dim);
+    for (const KvSegment& page : from.quantized) {
+      pages_.push_back({page, from.head, call.add(page.channel_order, order_bytes)});
+    }
+    if (from.queries == nullptr) return to;
+    to.n_queries = from.queries->n;
+    to.q = call.add(from.queries->q.data(), from.queries->q.size() * sizeof(float));
+    to.log_norm = call.add(from.queries->log_norm.data(), from.queries->log_norm.size() * sizeof(float));
+    return to;
+  }
+
+  // Launches a block for each job, with scratch. make_row(job, entries, scratch) makes the row of a job. All quantized
+  // pages are in one table behind the rows.
+  template <typename Row, typename Job, typename MakeRow>
+  void run(void (*kernel)(const Row*, const Segment*), const char* name, int64_t head_dim, const std::vector<Job>& jobs,
+           const WaveMemory& memory, PageWorkspace& workspace, cudaStream_t stream, const MakeRow& make_row) const {
+    if (jobs.empty()) return;
+    check_shape(page_shape(1, head_dim));
+    size_t bytes = 0;
+    Scratch scratch;
+    for (const Job& job : jobs) bytes += lay_out(sizes_of(head_dim, job), nullptr, &scratch);
+    std::byte* at = workspace.scratch.reserve(bytes);
+    workspace.rows.clear();
+    for (const Job& job : jobs) {
+      at += lay_out(sizes_of(head_dim, job), at, &scratch);
+      const QueuedEntries& of = job.entries;
+      const Entries entries{memory.input<TokenPlace>(of.tokens), memory.input<float>(of.bias),
+                            memory.input<float>(of.q), memory.input<float>(of.log_norm),
+                            static_cast<int32_t>(of.n_pages) * kPage, static_cast<int32_t>(of.n),
+                            static_cast<int32_t>(of.n_queries), static_cast<int32_t>(head_dim),
+                            static_cast<int32_t>(of.first_page)};
+      append_row(make_row(job, entries, scratch), &workspace.rows);
+    }
+    for (const QueuedPage& from : pages_) {
+      append_row(head_row(head_dim, from.page, from.head, memory.input<uint8_t>(from.order)), &workspace.rows);
+    }
+    const std::byte* const table = workspace.jobs.send(std::span<const std::byte>(workspace.rows), stream);
+    const auto* const rows = reinterpret_cast<const Row*>(table);
+    const auto* const pages = reinterpret_cast<const Segment*>(rows + jobs.size());
+    launch(kernel, name, std::ssize(jobs), kThreads, 0, stream, rows, pages);
+  }
+
+  std::vector<QueuedPage> pages_;
+  std::vector<QueuedSummary> summaries_;
+  std::vector<QueuedStats> stats_;
+};
+
+class CudaSummaryKernels final : public SummaryKernels {
+ public:
+  explicit CudaSummaryKernels(DeviceKvBackend& backend) : backend_(backend) {}
+  void summarize(const CacheShape& shape, std::span<const EntrySummary> jobs) override { enqueue(shape, jobs); }
+  void entry_stats(const CacheShape& shape, std::span<const EntryStats> jobs) override { enqueue(shape, jobs); }
+
+ private:
+  template <typename Job>
+  void enqueue(const CacheShape& shape, std::span<const Job> jobs) {
+    if (jobs.empty()) return;
+    backend_.enqueue(shape.type, shape.head_dim, [&](PageQueue& queue) {
+      for (const Job& job : jobs) {
+        for (const KvSegment& page : job.entries.quantized) queue.reads(page.k);
+        for (const TokenPlace& place : job.entries.tokens) queue.reads(place.k);
+        if constexpr (std::is_same_v<Job, EntrySummary>) {
+          for (const TokenPlace& place : job.to) queue.writes(place.k);
+        }
+      }
+      queue.jobs<SummaryJobs>().add(shape.head_dim, jobs, queue.staging(), queue.results());
+    });
+  }
+
+  DeviceKvBackend& backend_;
+};
 
 }  // namespace
 
-void summarize_entries(int64_t head_dim, std::span<const DeviceSummary> jobs, PageWorkspace& workspace,
-                       SummaryWorkspace& summaries, cudaStream_t stream) {
-  const auto make_row = [](const DeviceSummary& job, const Entries& entries, const Scratch& scratch) {
-    return SummaryRow{entries, scratch, job.rule, static_cast<int32_t>(job.summaries), job.to, job.pivots, job.group, job.bias};
-  };
-  launch_jobs(summarize_kernel, "summarize", head_dim, jobs, workspace, summaries, stream, make_row);
+std::unique_ptr<SummaryKernels> make_cuda_summary_kernels(kernels::cuda::DeviceKvBackend& backend) {
+  return std::make_unique<CudaSummaryKernels>(backend);
 }
 
-void entry_stats(int64_t head_dim, std::span<const DeviceStats> jobs, PageWorkspace& workspace, SummaryWorkspace& summaries,
-                  cudaStream_t stream) {
-  const auto make_row = [](const DeviceStats& job, const Entries& entries, const Scratch& scratch) {
-    const auto pivots = static_cast<int32_t>(std::min(job.pivots, job.entries.n));
-    return FigureRow{entries, scratch, job.figure, pivots, job.out};
-  };
-  launch_jobs(figures_kernel, "entry_stats", head_dim, jobs, workspace, summaries, stream, make_row);
-}
-
-}  // namespace smartkv::kernels::cuda
+}  // namespace smartkv

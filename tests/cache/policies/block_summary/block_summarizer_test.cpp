@@ -1,4 +1,4 @@
-#include "kernels/block_summarizer.h"
+#include "cache/policies/block_summary/block_summarizer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace smartkv::kernels {
+namespace smartkv {
 namespace {
 
 constexpr int64_t kDim = 16;
@@ -174,4 +174,4 @@ TEST(EntropyShare, IsThatOfAnEvenSpreadAtMost) {
 }
 
 }  // namespace
-}  // namespace smartkv::kernels
+}  // namespace smartkv

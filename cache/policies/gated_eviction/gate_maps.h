@@ -1,5 +1,4 @@
-// The packed maps of learned gates (cache/policies/gated_eviction/gate.h), and the scores that they compute from keys
-// and values.
+// The packed maps of learned gates (gate.h), and the scores that they compute from keys and values.
 #pragma once
 
 #include <array>
@@ -9,14 +8,14 @@
 
 #include "kernels/linear.h"
 
-namespace smartkv::kernels {
+namespace smartkv {
 
 // One gate: for each layer, kDepth linear maps with ReLU between them, and the linear maps of importance.
 struct GateMaps {
   static constexpr int64_t kDepth = 4;
   static constexpr int64_t kHidden = 256;
   struct Map {
-    PackedMatrix weight;  // bf16: [kHidden, head_dim], [kHidden, kHidden] twice, [1, kHidden]
+    kernels::PackedMatrix weight;  // bf16: [kHidden, head_dim], [kHidden, kHidden] twice, [1, kHidden]
     std::vector<float> bias;
   };
 
@@ -43,4 +42,4 @@ void gate_scores(ThreadPool& threads, const GateMaps& gate, int64_t layer, const
 void gate_importance(const GateMaps& gate, int64_t layer, int64_t head, const float* keys, const float* values, int64_t n,
                      int64_t from, int64_t end, float* scores);
 
-}  // namespace smartkv::kernels
+}  // namespace smartkv

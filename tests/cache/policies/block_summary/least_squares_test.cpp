@@ -1,10 +1,10 @@
-#include "kernels/least_squares.h"
+#include "cache/policies/block_summary/least_squares.h"
 
 #include <vector>
 
 #include <gtest/gtest.h>
 
-namespace smartkv::kernels {
+namespace smartkv {
 namespace {
 
 TEST(LeastSquaresTest, FindsTheSolutionInsideItsBounds) {
@@ -46,4 +46,4 @@ TEST(LeastSquaresTest, SolvesForSeveralColumns) {
 }
 
 }  // namespace
-}  // namespace smartkv::kernels
+}  // namespace smartkv

@@ -8,7 +8,9 @@
 #include <string_view>
 #include <vector>
 
-namespace smartkv::kernels {
+#include "cache/summaries/sampled_queries.h"
+
+namespace smartkv {
 
 // Which entries become pivots. A pivot keeps its key.
 enum class PivotRule {
@@ -64,13 +66,6 @@ struct EntryBlock {
   const float* bias = nullptr;  // f32 [n], added to the scores of the entries
 };
 
-// Queries that stand for future queries.
-struct SampledQueries {
-  int64_t n = 0;
-  std::vector<float> q;         // f32 [n, head_dim], multiplied by attention's scale
-  std::vector<float> log_norm;  // f32 [n]: log of the sum of exp(score) over all tokens that the query sees
-};
-
 // Returns the attention that each entry receives from each query: f32 [queries.n, block.n].
 std::vector<float> attention_matrix(const EntryBlock& block, const SampledQueries& queries);
 
@@ -94,4 +89,4 @@ std::vector<float> novelty(const EntryBlock& block, std::span<const int32_t> piv
 // 0 to 1. Returns 0 if nothing has mass. REQUIRES: no mass is below 0.
 double entropy_share(std::span<const float> mass);
 
-}  // namespace smartkv::kernels
+}  // namespace smartkv
