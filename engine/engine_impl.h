@@ -35,7 +35,7 @@ namespace smartkv {
 
 // The loaded parts that an engine runs. Engine::create() makes them from its options.
 struct EngineParts {
-  EngineOptions options;  // kv_cache_bytes and context_length resolved
+  EngineOptions options;                // kv_cache_bytes, threads and context_length resolved
   std::unique_ptr<ThreadPool> threads;  // for the model's passes, sampling and compaction; may be null
   std::unique_ptr<Model> model;
   std::unique_ptr<Tokenizer> tokenizer;
@@ -62,7 +62,7 @@ class EngineImpl final : public Engine {
   const Tokenizer& tokenizer() const override { return *parts_.tokenizer; }
   const ChatTemplate* chat_template() const override { return parts_.chat_template.get(); }
   const ModelConfig& config() const override { return parts_.model->config(); }
-  int64_t context_length() const override { return parts_.options.context_length; }
+  int64_t context_length() const override { return parts_.options.model.context_length; }
   nlohmann::ordered_json describe() const override;
   EngineStats stats() const override;
   std::vector<LiveSequence> live(std::optional<int64_t> layer) const override;

@@ -32,7 +32,7 @@ void list_choices(const EngineOptions& options, bool has_draft_model, nlohmann::
   }
   for (const auto method : {DraftMethod::kNgram, DraftMethod::kSelf, DraftMethod::kDraftModel, DraftMethod::kAuto}) {
     if (method == DraftMethod::kDraftModel && !has_draft_model) continue;
-    if (method == DraftMethod::kSelf && options.tensor_parallel > 1) continue;
+    if (method == DraftMethod::kSelf && options.model.tensor_parallel > 1) continue;
     if (allows(options.allowed_speculation, name(method))) methods.push_back(name(method));
   }
   (*out)["policies"] = std::move(policies);

@@ -1,6 +1,14 @@
 #include "server/commands/options.h"
 
 namespace smartkv {
+namespace {
+
+template <NamedEnum E>
+std::vector<std::string_view> names_of() {
+  return {kEnumNames<E>.begin(), kEnumNames<E>.end()};
+}
+
+}  // namespace
 
 const std::vector<Option>& option_table() {
   using O = ServerOptions;
@@ -8,47 +16,47 @@ const std::vector<Option>& option_table() {
   static const std::vector<Option> table = {
       {.name = "model",
        .help = "GGUF file or Hugging Face folder (config.json and safetensors)",
-       .field = [](O& o) -> F { return &o.engine.model; }},
+       .field = [](O& o) -> F { return &o.engine.model.path; }},
       {.name = "dtype",
        .help = "Data type of activations. auto is bf16; f16 requires backend torch",
-       .field = [](O& o) -> F { return &o.engine.dtype; },
-       .choices = {"auto", "bf16", "f16", "f32"}},
+       .field = [](O& o) -> F { return &o.engine.model.dtype; },
+       .choices = names_of<DataType>()},
       {.name = "weights",
        .help = "Storage of the weights. file keeps the integers of a quantized file and stores floats as bf16. auto is "
                "f32 with dtype f32, else the format for which `smartkv quantize` made the file, else file",
-       .field = [](O& o) -> F { return &o.engine.weights; },
-       .choices = {"auto", "file", "bf16", "f32", "int8", "int4"}},
+       .field = [](O& o) -> F { return &o.engine.model.weights; },
+       .choices = names_of<WeightFormat>()},
       {.name = "backend",
        .help = "Backend of the matrix products: native is this program's kernels, torch is LibTorch "
                "(docs/operate/configuration.md)",
-       .field = [](O& o) -> F { return &o.engine.backend; },
-       .choices = {"native", "torch"}},
+       .field = [](O& o) -> F { return &o.engine.model.backend; },
+       .choices = names_of<Backend>()},
       {.name = "device",
        .help = "Device of backend torch: cpu, or cuda:0 in a program built with CUDA (docs/internals/cuda.md)",
-       .field = [](O& o) -> F { return &o.engine.device; }},
+       .field = [](O& o) -> F { return &o.engine.model.device; }},
       {.name = "cuda_graphs",
        .help = "Run small passes, except their attention, as CUDA graphs (docs/internals/cuda.md). auto is on for a "
                "GPU with tensor_parallel 1",
-       .field = [](O& o) -> F { return &o.engine.cuda_graphs; },
-       .choices = {"auto", "on", "off"}},
+       .field = [](O& o) -> F { return &o.engine.model.cuda_graphs; },
+       .choices = names_of<CudaGraphs>()},
       {.name = "tensor_parallel",
        .help = "Number of processes that compute the model together, on GPUs one per GPU. More than 1 requires backend "
                "torch (docs/operate/scaling.md)",
-       .field = [](O& o) -> F { return &o.engine.tensor_parallel; },
+       .field = [](O& o) -> F { return &o.engine.model.tensor_parallel; },
        .min = 1,
        .max = 256},
       {.name = "threads",
        .help = "CPU threads of the model, over all its processes; 0 uses every core available to the process",
-       .field = [](O& o) -> F { return &o.engine.threads; },
+       .field = [](O& o) -> F { return &o.engine.model.threads; },
        .max = 1024},
       {.name = "context_length",
        .help = "Limit of prompt and output together, in tokens; 0 is the model's own limit",
-       .field = [](O& o) -> F { return &o.engine.context_length; }},
+       .field = [](O& o) -> F { return &o.engine.model.context_length; }},
       {.name = "rope_scaling",
        .help = "RoPE scaling for a context_length beyond the model's own: linear, dynamic, yarn, or {\"type\": "
                "\"yarn\", \"factor\": F}. The default factor is context_length over the model's own. null refuses such "
                "a context_length",
-       .field = [](O& o) -> F { return &o.engine.rope_scaling; }},
+       .field = [](O& o) -> F { return &o.engine.model.rope_scaling; }},
       {.name = "kv_cache",
        .help = "Default KV-cache policy: a name, or {\"policy\": name, ...} with parameters; null is full",
        .field = [](O& o) -> F { return &o.engine.kv_cache; }},
@@ -85,16 +93,16 @@ const std::vector<Option>& option_table() {
       {.name = "draft_weights",
        .help = "Additional copy of the weights with which speculative method self drafts",
        .field = [](O& o) -> F { return &o.engine.draft_weights; },
-       .choices = {"none", "int4"}},
+       .choices = names_of<DraftCopy>()},
       {.name = "gates",
        .help = "Files of learned gates for gated_eviction, by the name that requests use: {\"NAME\": \"FILE\"}, or "
                "--gate NAME=FILE. \"default\" applies to requests that name none",
-       .field = [](O& o) -> F { return &o.engine.gates; },
+       .field = [](O& o) -> F { return &o.engine.model.gates; },
        .entry = "--gate"},
       {.name = "channel_worth",
        .help = "Files written by smartkv train-probe for channel_packed, by the name that requests use: {\"NAME\": "
                "\"FILE\"}, or --worth NAME=FILE",
-       .field = [](O& o) -> F { return &o.engine.channel_worth; },
+       .field = [](O& o) -> F { return &o.engine.model.channel_worth; },
        .entry = "--worth"},
       {.name = "allowed_policies",
        .help = "KV-cache policies and presets that clients may name (a list); empty allows all. Clients may always "
