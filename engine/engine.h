@@ -11,19 +11,20 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "engine/live_sequence.h"
 #include "engine/memory_plan.h"
 #include "engine/model/model_options.h"
+#include "engine/weights/model_config.h"
 #include "engine/text/chat_template.h"
 #include "engine/text/tokenizer.h"
-#include "engine/weights/model_config.h"
 
 namespace smartkv {
 

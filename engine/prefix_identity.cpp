@@ -1,8 +1,9 @@
 #include "engine/prefix_identity.h"
 
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <tuple>
+
+#include <nlohmann/json.hpp>
 
 #include "engine/model/torch_backend.h"
 #include "engine/weights/model_fingerprint.h"
@@ -10,7 +11,6 @@
 #include "kernels/cpu_level.h"
 
 namespace smartkv {
-
 namespace {
 
 // Adds the options that change bits to the hash. All options are named here, so that a new one does not compile until

@@ -30,9 +30,9 @@ WeightFormat weight_format(const ModelOptions& options, const Weights& weights) 
   if (activation_type(options) == KvType::kF32) return WeightFormat::kF32;
   if (options.backend == Backend::kTorch) return WeightFormat::kBf16;
   if (const std::string stored = weights.stored_as(); !stored.empty()) return from_name<WeightFormat>(stored).value();
+  const auto quantized = [&](const std::string& tensor) { return !is_float(*weights.find(tensor)); };
   const std::vector<std::string> names = weights.names();
-  const bool quantized = std::any_of(names.begin(), names.end(), [&](const std::string& name) { return !is_float(*weights.find(name)); });
-  return quantized ? WeightFormat::kFile : WeightFormat::kBf16;
+  return std::any_of(names.begin(), names.end(), quantized) ? WeightFormat::kFile : WeightFormat::kBf16;
 }
 
 ModelConfig served_config(ModelConfig config, const ModelOptions& options) {

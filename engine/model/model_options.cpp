@@ -113,14 +113,14 @@ void check_model_options(const ModelOptions& options, const RunCheck& run) {
 void settle_context(int64_t own, ModelOptions* options) {
   const auto& [scaling, given] = options->rope_scaling;
   int64_t& length = options->context_length;
-  const bool scaled = scaling != RopeScaling::kNone, follows = scaled && given == 0;  // the factor follows from `length`
+  const bool scaled = scaling != RopeScaling::kNone, follows = scaled && given == 0;  // the factor, from `length`
   const int64_t longest = scaled ? static_cast<int64_t>(given * static_cast<double>(own)) : own;
   const int64_t most = kMostRopeFactor * own;
   if (length == 0 && scaled && !follows) length = longest;
   const std::string own_text = std::to_string(own), length_text = std::to_string(length);
   if (follows && length > most) {
-    throw ModelError("context_length: expected at most " + std::to_string(most) + ", " + std::to_string(kMostRopeFactor) +
-                     " times the model's own context length, found " + length_text);
+    throw ModelError("context_length: expected at most " + std::to_string(most) + ", " +
+                     std::to_string(kMostRopeFactor) + " times the model's own context length, found " + length_text);
   }
   if (follows && length <= own) {
     throw ModelError("rope_scaling: expected a factor, or a context_length beyond the model's own " + own_text +

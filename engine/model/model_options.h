@@ -27,7 +27,9 @@ enum class DraftCopy : uint8_t { kNone, kInt4 };
 
 // Return the names of an enum's values in options, messages and JSON, in the order of the values.
 constexpr std::array<const char*, 4> enum_names(DataType) { return {"auto", "bf16", "f16", "f32"}; }
-constexpr std::array<const char*, 6> enum_names(WeightFormat) { return {"auto", "file", "bf16", "f32", "int8", "int4"}; }
+constexpr std::array<const char*, 6> enum_names(WeightFormat) {
+  return {"auto", "file", "bf16", "f32", "int8", "int4"};
+}
 constexpr std::array<const char*, 2> enum_names(Backend) { return {"native", "torch"}; }
 constexpr std::array<const char*, 3> enum_names(CudaGraphs) { return {"auto", "on", "off"}; }
 constexpr std::array<const char*, 2> enum_names(DraftCopy) { return {"none", "int4"}; }
@@ -76,8 +78,7 @@ struct ModelOptions {
   // Backend torch takes auto, bf16 and f32 only (auto only, if dtype is f16), and expands all integers.
   WeightFormat weights = WeightFormat::kAuto;
   Backend backend = Backend::kNative;  // of the matrix products: this project's kernels, or LibTorch
-  // cpu or cuda:N. Products, caches and attention are there; cuda:N needs backend torch.
-  std::string device = "cpu";
+  std::string device = "cpu";  // cpu, or cuda:N with backend torch; products, caches and attention are there
   // Captures the work of small passes between two attention calls in CUDA graphs, and replays them. auto is on for a
   // GPU, and off for tensor-parallel models, which have no graphs.
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
@@ -86,9 +87,8 @@ struct ModelOptions {
   int64_t context_length = 0;  // tokens; 0 for the model's own, times the factor of rope_scaling if it has one
   RopeStretch rope_scaling = {};
   bool int4_floats = false;  // with weights `file`, floats become 4-bit integers instead of bf16; draft models use it
-  std::map<std::string, std::filesystem::path> gates = {};  // files of learned gates, by the name that requests use
-  // Files written by train-probe, for policy channel_packed, by the name that requests use.
-  std::map<std::string, std::filesystem::path> channel_worth = {};
+  // Files of learned gates, and files of train-probe for policy channel_packed, by the name that requests use.
+  std::map<std::string, std::filesystem::path> gates = {}, channel_worth = {};
 
   bool on_gpu() const { return device != "cpu"; }
 };
@@ -120,8 +120,8 @@ void settle_context(int64_t own, ModelOptions* options);
 // native backend and the CPU, in bf16 beside f16. REQUIRES: the context_length of `target` is settled.
 ModelOptions draft_options(const ModelOptions& target, WeightFormat weights);
 // Returns those of a smaller model. The factor of rope_scaling follows from its own context. Weights that its file has
-// as floats take 4 bits instead of 16, because that saves more in bytes than it costs in acceptance. This does not apply
-// to f32 activations, or if the weights are int8 or int4 anyway.
+// as floats take 4 bits instead of 16, because that saves more in bytes than it costs in acceptance. This does not
+// apply to f32 activations, or if the weights are int8 or int4 anyway.
 ModelOptions draft_model_options(const ModelOptions& target);
 
 }  // namespace smartkv

@@ -32,11 +32,12 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ModelOptions, path, dtype, weights, backend, 
 
 namespace {
 
-std::unique_ptr<PartModel> load_part(const Weights& weights, const ModelOptions& options, ThreadPool& pool, RankGroup& ranks,
-                                     const std::function<void(double)>& progress) {
+std::unique_ptr<PartModel> load_part(const Weights& weights, const ModelOptions& options, ThreadPool& pool,
+                                     RankGroup& ranks, const std::function<void(double)>& progress) {
   const std::string device = device_of_rank(options.device, ranks.rank());
+  const ProductType type = product_type(options);
   const auto load = [&](const Weights& served, kernels::KvType /*type*/) {
-    return load_torch_backend(torch_backend_path(), served, product_type(options), device, pool.size(), progress, &ranks);
+    return load_torch_backend(torch_backend_path(), served, type, device, pool.size(), progress, &ranks);
   };
   return make_part(weights, options, pool, ranks, load, device_kv_backend(device, pool));
 }

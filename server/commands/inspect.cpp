@@ -2,8 +2,9 @@
 
 #include <iomanip>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <ostream>
+
+#include <nlohmann/json.hpp>
 
 #include "engine/model/model_options.h"
 #include "engine/text/chat_template_files.h"

@@ -1,14 +1,6 @@
 #include "server/commands/options.h"
 
 namespace smartkv {
-namespace {
-
-template <NamedEnum E>
-std::vector<std::string_view> names_of() {
-  return {kEnumNames<E>.begin(), kEnumNames<E>.end()};
-}
-
-}  // namespace
 
 const std::vector<Option>& option_table() {
   using O = ServerOptions;
@@ -20,17 +12,17 @@ const std::vector<Option>& option_table() {
       {.name = "dtype",
        .help = "Data type of activations. auto is bf16; f16 requires backend torch",
        .field = [](O& o) -> F { return &o.engine.model.dtype; },
-       .choices = names_of<DataType>()},
+       .choices = {kEnumNames<DataType>.begin(), kEnumNames<DataType>.end()}},
       {.name = "weights",
        .help = "Storage of the weights. file keeps the integers of a quantized file and stores floats as bf16. auto is "
                "f32 with dtype f32, else the format for which `smartkv quantize` made the file, else file",
        .field = [](O& o) -> F { return &o.engine.model.weights; },
-       .choices = names_of<WeightFormat>()},
+       .choices = {kEnumNames<WeightFormat>.begin(), kEnumNames<WeightFormat>.end()}},
       {.name = "backend",
        .help = "Backend of the matrix products: native is this program's kernels, torch is LibTorch "
                "(docs/operate/configuration.md)",
        .field = [](O& o) -> F { return &o.engine.model.backend; },
-       .choices = names_of<Backend>()},
+       .choices = {kEnumNames<Backend>.begin(), kEnumNames<Backend>.end()}},
       {.name = "device",
        .help = "Device of backend torch: cpu, or cuda:0 in a program built with CUDA (docs/internals/cuda.md)",
        .field = [](O& o) -> F { return &o.engine.model.device; }},
@@ -38,7 +30,7 @@ const std::vector<Option>& option_table() {
        .help = "Run small passes, except their attention, as CUDA graphs (docs/internals/cuda.md). auto is on for a "
                "GPU with tensor_parallel 1",
        .field = [](O& o) -> F { return &o.engine.model.cuda_graphs; },
-       .choices = names_of<CudaGraphs>()},
+       .choices = {kEnumNames<CudaGraphs>.begin(), kEnumNames<CudaGraphs>.end()}},
       {.name = "tensor_parallel",
        .help = "Number of processes that compute the model together, on GPUs one per GPU. More than 1 requires backend "
                "torch (docs/operate/scaling.md)",
@@ -93,7 +85,7 @@ const std::vector<Option>& option_table() {
       {.name = "draft_weights",
        .help = "Additional copy of the weights with which speculative method self drafts",
        .field = [](O& o) -> F { return &o.engine.draft_weights; },
-       .choices = names_of<DraftCopy>()},
+       .choices = {kEnumNames<DraftCopy>.begin(), kEnumNames<DraftCopy>.end()}},
       {.name = "gates",
        .help = "Files of learned gates for gated_eviction, by the name that requests use: {\"NAME\": \"FILE\"}, or "
                "--gate NAME=FILE. \"default\" applies to requests that name none",

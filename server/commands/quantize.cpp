@@ -32,10 +32,10 @@ int quantize(const Arguments& arguments) {
   const bool terminal = ::isatty(STDERR_FILENO) != 0;
   const auto start = std::chrono::steady_clock::now();
   const bool int4 = arguments.weights == WeightFormat::kInt4;
-  quantize_model(arguments.in, arguments.out, int4 ? kernels::WeightType::kInt4 : kernels::WeightType::kInt8, pool, arguments.force,
-                 [&](double done) {
-                   if (terminal) std::cerr << "\r\033[K" << static_cast<int>(100 * done) << "%" << std::flush;
-                 });
+  const auto type = int4 ? kernels::WeightType::kInt4 : kernels::WeightType::kInt8;
+  quantize_model(arguments.in, arguments.out, type, pool, arguments.force, [&](double done) {
+    if (terminal) std::cerr << "\r\033[K" << static_cast<int>(100 * done) << "%" << std::flush;
+  });
   if (terminal) std::cerr << "\r\033[K";
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   std::cout << arguments.out << ": " << std::fixed << std::setprecision(2) << gibibytes(*Weights::open(arguments.out))

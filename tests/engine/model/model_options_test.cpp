@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "engine/weights/weights.h"
 
