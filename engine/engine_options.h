@@ -8,6 +8,8 @@
 
 namespace smartkv {
 
+constexpr int kMostThreads = 64;  // in one process
+
 // Parses the template in options.chat_template_file. It replaces all sources in `files`, the model's own templates;
 // their variables stay. Throws ChatTemplateError naming the file.
 std::unique_ptr<ChatTemplate> read_chat_template(const std::string& file, ChatTemplateFiles files = {});

@@ -84,13 +84,10 @@ void expect_at_least(const RunCheck& run, const std::string& option, int64_t min
 void check_model_options(const ModelOptions& options, const RunCheck& run) {
   const auto expect = [&](bool held, const std::string& otherwise) { expect_option(run, held, otherwise); };
   const bool native = options.backend == Backend::kNative, graphs = options.cuda_graphs == CudaGraphs::kOn;
-  const int64_t ranks = options.tensor_parallel;
+  const int ranks = options.tensor_parallel;
   expect_at_least(run, "threads", 0, options.threads);
   expect_at_least(run, "tensor_parallel", 1, ranks);
   expect_at_least(run, "context_length", 0, options.context_length);
-  expect(ranks < 1 || options.threads <= kMostThreads * ranks,
-         "threads: expected at most " + std::to_string(kMostThreads) + " per process, found " +
-             std::to_string(options.threads) + " for " + std::to_string(ranks) + " processes");
   run([&] {
     check_device(options.device);
     if (native && options.on_gpu()) {

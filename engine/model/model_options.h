@@ -93,8 +93,6 @@ struct ModelOptions {
   bool on_gpu() const { return device != "cpu"; }
 };
 
-constexpr int kMostThreads = 64;  // in one process
-
 ProductType product_type(const ModelOptions& options);  // returns the type of the activations, never auto
 
 // Runs one check. The check throws if it fails, so a caller that wants to collect all errors catches what it throws.

@@ -55,6 +55,18 @@ TEST(EngineOptions, A4BitCopyNeedsOneRankAnd16BitActivations) {
                           "with the model's own weights, found \"int4\""));
 }
 
+TEST(EngineOptions, AProcessHasAtMost64Threads) {
+  EngineOptions options;
+  options.model.threads = 64;
+  EXPECT_THAT(errors_of(options), IsEmpty());
+  options.model.threads = 65;
+  EXPECT_THAT(errors_of(options), ElementsAre("threads: expected at most 64 per process, found 65 for 1 processes"));
+  options.model = {.backend = Backend::kTorch, .tensor_parallel = 2, .threads = 128};
+  EXPECT_THAT(errors_of(options), IsEmpty());
+  options.model.threads = 129;
+  EXPECT_THAT(errors_of(options), ElementsAre("threads: expected at most 64 per process, found 129 for 2 processes"));
+}
+
 TEST(EngineOptions, MemoryAndDirectoriesGoWithTheDeviceAndTheRanks) {
   EngineOptions options;
   options.kv_offload_bytes = 1;
