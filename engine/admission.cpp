@@ -43,7 +43,7 @@ void list_choices(const EngineOptions& options, bool has_draft_model, nlohmann::
   }
   for (const auto method : {DraftMethod::kNgram, DraftMethod::kSelf, DraftMethod::kDraftModel, DraftMethod::kAuto}) {
     if (method == DraftMethod::kDraftModel && !has_draft_model) continue;
-    if (method == DraftMethod::kSelf && options.tensor_parallel > 1) continue;
+    if (method == DraftMethod::kSelf && options.model.tensor_parallel > 1) continue;
     if (allows(options.allowed_speculation, name(method))) methods.push_back(name(method));
   }
   (*out)["policies"] = std::move(policies);
@@ -60,7 +60,7 @@ Admission::Admission(const EngineParts& parts, const PolicyContext& context, con
       offload_context_(offload_context),
       speculator_(speculator),
       prefixes_(prefixes),
-      limits_{vocabulary, parts.options.context_length, parts.options.max_sequences},
+      limits_{vocabulary, parts.options.model.context_length, parts.options.max_sequences},
       memory_{.kv_cache_bytes = parts.options.kv_cache_bytes,
               .row_bytes = parts.model->config().vocab_size * static_cast<int64_t>(sizeof(float)),
               .kv_offload_bytes = parts.options.kv_offload_bytes},

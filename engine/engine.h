@@ -21,6 +21,7 @@
 
 #include "engine/live_sequence.h"
 #include "engine/memory_plan.h"
+#include "engine/model/model_options.h"
 #include "engine/weights/model_config.h"
 #include "engine/text/chat_template.h"
 #include "engine/text/tokenizer.h"
@@ -269,19 +270,7 @@ struct EngineStats {
 };
 
 struct EngineOptions {
-  std::filesystem::path model;       // GGUF file or Hugging Face folder
-  // Activations: auto (f32 if weights are f32, otherwise bf16) | bf16 | f16 (torch backend only) | f32.
-  std::string dtype = "auto";
-  std::string weights = "auto";      // storage: auto | file | bf16 | f32 | int8 | int4 (engine/model/llama.h)
-  std::string backend = "native";    // matrix products: native | torch; draft models always use native
-  std::string device = "cpu";        // cpu | cuda:N; cuda requires the torch backend
-  std::string cuda_graphs = "auto";  // for small passes: auto (on a GPU, if tensor_parallel is 1) | on | off
-  int tensor_parallel = 1;           // processes that compute the model together; torch backend only (engine/parallel/)
-  int threads = 0;                   // sum over those processes; 0: every core that this process may use
-  int64_t context_length = 0;        // tokens; 0: the model's own, times the factor of rope_scaling if it has one
-  // Extends the context beyond the model's own: null; "linear", "dynamic" or "yarn"; or {"type": one of these,
-  // "factor": F}. The default factor is context_length divided by the model's own context.
-  nlohmann::json rope_scaling;
+  ModelOptions model;
   int64_t kv_cache_bytes = 0;        // 0: half of the host memory that is free once the model is loaded, even on a GPU
   // Bytes of host memory for the caches of requests that ask for offloading; 0 disables it. Must be 0 on device cpu.
   int64_t kv_offload_bytes = 0;
@@ -298,11 +287,8 @@ struct EngineOptions {
   std::string chat_template_file;    // replaces the model's own
   nlohmann::json kv_cache;           // default policy; null means "full"
   nlohmann::json speculative;        // default method; null means "off"
-  std::filesystem::path draft_model;   // GGUF file or Hugging Face folder of a smaller model; may be empty
-  std::string draft_weights = "none";  // none | int4: a 4-bit copy of the model, for method "self"
-  std::map<std::string, std::filesystem::path> gates;  // files of learned gates, by the name that requests use
-  // Files written by train-probe, for policy channel_packed, by the name that requests use.
-  std::map<std::string, std::filesystem::path> channel_worth;
+  std::filesystem::path draft_model;             // GGUF file or Hugging Face folder of a smaller model; may be empty
+  DraftCopy draft_weights = DraftCopy::kNone;    // kInt4: also loads a 4-bit copy of the model, for method "self"
   std::vector<std::string> allowed_policies;     // policies and presets that requests may name; empty allows all
   std::vector<std::string> allowed_speculation;  // methods that requests may name besides "off"; empty allows all
 };

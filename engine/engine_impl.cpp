@@ -90,13 +90,14 @@ PolicyContext offload_context(const EngineParts& parts, PolicyContext context) {
 
 EngineImpl::EngineImpl(EngineParts parts)
     : parts_(std::move(parts)),
-      policy_context_(policy_context(*parts_.model, parts_.cache_shape, parts_.threads.get(),
-                                     {parts_.model_identity, parts_.options.gates, parts_.options.channel_worth})),
+      policy_context_(
+          policy_context(*parts_.model, parts_.cache_shape, parts_.threads.get(),
+                         {parts_.model_identity, parts_.options.model.gates, parts_.options.model.channel_worth})),
       draft_context_(draft_context(parts_)),
       offload_context_(offload_context(parts_, policy_context_)),
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),
       speculator_(parts_.model.get(), &policy_context_, parts_.draft_model.get(), &draft_context_,
-                  parts_.int4_model.get(), vocabulary_, parts_.options.context_length),
+                  parts_.int4_model.get(), vocabulary_, parts_.options.model.context_length),
       admission_(parts_, policy_context_, offload_context_, speculator_, &prefixes_, vocabulary_),
       prefix_files_(prefix_files(parts_)),
       prefixes_(prefix_cache_bytes(parts_.options), prefix_files_.get()),

@@ -43,7 +43,7 @@ class EngineImpl final : public Engine {
   const Tokenizer& tokenizer() const override { return *parts_.tokenizer; }
   const ChatTemplate* chat_template() const override { return parts_.chat_template.get(); }
   const ModelConfig& config() const override { return parts_.model->config(); }
-  int64_t context_length() const override { return parts_.options.context_length; }
+  int64_t context_length() const override { return parts_.options.model.context_length; }
   nlohmann::ordered_json describe() const override { return admission_.describe(); }
   EngineStats stats() const override;
   std::vector<LiveSequence> live(std::optional<int64_t> layer) const override;

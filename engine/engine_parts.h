@@ -15,7 +15,7 @@ namespace smartkv {
 
 // The loaded parts that an engine runs. Engine::create() makes them from its options.
 struct EngineParts {
-  EngineOptions options;  // kv_cache_bytes and context_length resolved
+  EngineOptions options;  // kv_cache_bytes, threads and context_length resolved
   std::unique_ptr<ThreadPool> threads;  // for the model's passes, sampling and compaction; may be null
   std::unique_ptr<Model> model;
   std::unique_ptr<Tokenizer> tokenizer;

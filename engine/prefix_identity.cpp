@@ -5,32 +5,26 @@
 
 #include <nlohmann/json.hpp>
 
-#include "engine/engine_options.h"
 #include "engine/model/torch_backend.h"
 #include "engine/weights/model_fingerprint.h"
 #include "engine/weights/structure_hash.h"
 #include "kernels/cpu_level.h"
 
 namespace smartkv {
-
-// Returns all fields of LlamaOptions for the hash. Each of them changes bits. A new field does not compile until it is
-// named here.
-auto fields(const LlamaOptions& llama) {
-  const auto& [dtype, weights, context_length, rope_scaling, rope_factor, backend, device, cuda_graphs, int4_floats] = llama;
-  return std::tie(dtype, weights, context_length, rope_scaling, rope_factor, backend, device, cuda_graphs, int4_floats);
-}
-
 namespace {
 
 // Adds the options that change bits to the hash. All options are named here, so that a new one does not compile until
 // it is decided whether it changes bits.
 void add_options(const EngineOptions& options, StructureHash* hash) {
-  [[maybe_unused]] const auto& [model, dtype, stored_as, backend, device, cuda_graphs, tensor_parallel, threads, context_length, rope_scaling,
-                                kv_cache_bytes, kv_offload_bytes, prefix_cache_bytes, prefix_cache_dir, prefix_cache_dir_bytes,
-                                max_sequences, max_queue, prefill_chunk, chat_template_file, kv_cache, speculative, draft_model,
-                                draft_weights, gates, channel_worth, allowed_policies, allowed_speculation] = options;
-  hash->add(model_options(options).llama);
-  hash->add(tensor_parallel);
+  [[maybe_unused]] const auto& [model, kv_cache_bytes, kv_offload_bytes, prefix_cache_bytes, prefix_cache_dir,
+                                prefix_cache_dir_bytes, max_sequences, max_queue, prefill_chunk, chat_template_file,
+                                kv_cache, speculative, draft_model, draft_weights, allowed_policies,
+                                allowed_speculation] = options;
+  [[maybe_unused]] const auto& [path, dtype, stored_as, backend, device, cuda_graphs, tensor_parallel, threads,
+                                context_length, rope_scaling, int4_floats, gates, channel_worth] = model;
+  const auto& [scaling, factor] = rope_scaling;
+  hash->add(std::tie(dtype, stored_as, backend, device, cuda_graphs, tensor_parallel, context_length, scaling, factor,
+                     int4_floats));
   for (const auto* files : {&gates, &channel_worth}) {
     for (const auto& [name, file] : *files) {
       hash->add(name);
@@ -45,7 +39,7 @@ std::string prefix_identity(const Weights& weights, const EngineOptions& options
   try {
     StructureHash program, chosen;
     program.add_file("/proc/self/exe");
-    if (options.backend == "torch") program.add_file(torch_backend_path());
+    if (options.model.backend == Backend::kTorch) program.add_file(torch_backend_path());
     add_options(options, &chosen);
     const nlohmann::ordered_json identity = {{"name", weights.config().name},
                                              {"model", model_fingerprint(weights)},

@@ -98,7 +98,7 @@ void check_allowed(const GenerationRequest& request, const EngineOptions& option
   }
 }
 
-void check_allowed_lists(const EngineOptions& options, const std::function<void(const std::function<void()>&)>& run) {
+void check_allowed_lists(const EngineOptions& options, const RunCheck& run) {
   bool all_known = true;
   const auto refuse = [&](const char* list, const char* expected, const std::string& name) {
     all_known = false;

@@ -1,7 +1,6 @@
 // Checks of requests that do not depend on what the engine is doing at the moment.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,8 +30,6 @@ void check_allowed(const GenerationRequest& request, const EngineOptions& option
 
 // Checks that both lists hold only known names, and that they allow the server's own defaults. Throws RequestError
 // (kInvalid). `run` calls each check; it may catch their errors in order to collect them.
-void check_allowed_lists(
-    const EngineOptions& options,
-    const std::function<void(const std::function<void()>&)>& run = [](const std::function<void()>& check) { check(); });
+void check_allowed_lists(const EngineOptions& options, const RunCheck& run = run_check);
 
 }  // namespace smartkv

@@ -43,12 +43,12 @@ int64_t layer_bytes(const Weights& weights, const ModelConfig& c, LlamaStorage s
   return matrices + layer_float_bytes(weights, c, layer);
 }
 
-int64_t element_bytes(const ModelConfig& c, const LlamaOptions& options) {
+int64_t element_bytes(const ModelConfig& c, const ModelOptions& options) {
   return llama_cache_shape(c, options).type == kernels::KvType::kBf16 ? 2 : kFloat;
 }
 
 // The torch backend stores the matrices in the type of its products, except for the head, which is f32.
-int64_t torch_weight_bytes(const Weights& weights, const ModelConfig& c, const LlamaOptions& options) {
+int64_t torch_weight_bytes(const Weights& weights, const ModelConfig& c, const ModelOptions& options) {
   const int64_t element = element_bytes(c, options), hidden = c.hidden_size, embedding = c.vocab_size * hidden;
   const int64_t of_layer = hidden * (2 * (c.n_heads + c.n_kv_heads) * c.head_dim + 3 * c.intermediate_size);
   const auto outputs = static_cast<int64_t>(weights.output_tokens().size());
@@ -61,11 +61,11 @@ int64_t torch_weight_bytes(const Weights& weights, const ModelConfig& c, const L
 
 }  // namespace
 
-int64_t llama_weight_bytes(const Weights& of_file, const LlamaOptions& options) {
+int64_t llama_weight_bytes(const Weights& of_file, const ModelOptions& options) {
   const std::unique_ptr<Weights> padded = pad_weights(of_file);
   const Weights& weights = padded == nullptr ? of_file : *padded;
   const ModelConfig& c = weights.config();
-  if (options.backend == "torch") return torch_weight_bytes(weights, c, options);
+  if (options.backend == Backend::kTorch) return torch_weight_bytes(weights, c, options);
   const LlamaStorage storage = llama_storage(options, weights), head = llama_head_storage(storage);
   int64_t bytes = c.hidden_size * kFloat;
   for (int64_t layer = 0; layer < c.n_layers; ++layer) bytes += layer_bytes(weights, c, storage, layer);
@@ -77,7 +77,7 @@ int64_t llama_weight_bytes(const Weights& of_file, const LlamaOptions& options) 
   return bytes;
 }
 
-int64_t llama_pass_bytes(const ModelConfig& config, const LlamaOptions& options, int64_t tokens) {
+int64_t llama_pass_bytes(const ModelConfig& config, const ModelOptions& options, int64_t tokens) {
   const ModelConfig c = padded_config(config);
   const int64_t element = element_bytes(c, options);
   const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;

@@ -45,9 +45,9 @@ struct LlamaStorage {
   bool as_file = false;
 };
 
-// Returns the storage of the matrices of the layers under these options. Throws ModelError as check_llama_options()
+// Returns the storage of the matrices of the layers under these options. Throws ModelError as check_model_options()
 // does.
-LlamaStorage llama_storage(const LlamaOptions& options, const Weights& weights);
+LlamaStorage llama_storage(const ModelOptions& options, const Weights& weights);
 // Returns the storage of head and embedding in a model that stores its layers in `storage`.
 LlamaStorage llama_head_storage(LlamaStorage storage);
 

@@ -2,7 +2,7 @@
 
 namespace smartkv {
 
-std::unique_ptr<PartModel> make_part(const Weights& weights, const LlamaOptions& options, ThreadPool& pool, RankGroup& ranks,
+std::unique_ptr<PartModel> make_part(const Weights& weights, const ModelOptions& options, ThreadPool& pool, RankGroup& ranks,
                                      const BackendLoader& load, std::shared_ptr<kernels::KvBackend> kv_backend) {
   check_shards(weights.config(), ranks.size());
   const std::unique_ptr<Weights> part = shard_weights(weights, shard_of(ranks));

@@ -25,60 +25,34 @@
 #include "engine/weights/model_fingerprint.h"
 
 namespace smartkv {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RopeStretch, scaling, factor)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ModelOptions, path, dtype, weights, backend, device, cuda_graphs, tensor_parallel,
+                                   threads, context_length, rope_scaling, int4_floats, gates, channel_worth)
+
 namespace {
 
-using nlohmann::json;
-
-json setup_json(const RankedModelOptions& options) {
-  const auto by_name = [](const GateFiles& files) {
-    json object = json::object();
-    for (const auto& [name, file] : files) object[name] = file.string();
-    return object;
-  };
-  const LlamaOptions& llama = options.llama;
-  return {{"model", options.model.string()},   {"dtype", llama.dtype},       {"weights", llama.weights},
-          {"context", llama.context_length},   {"backend", llama.backend},   {"device", llama.device},
-          {"rope_scaling", llama.rope_scaling}, {"rope_factor", llama.rope_factor}, 
-          {"gates", by_name(options.gates)},   {"channel_worth", by_name(options.channel_worth)}, {"threads", options.threads}};
-}
-
-RankedModelOptions read_setup(const json& setup, int ranks) {
-  RankedModelOptions options;
-  options.model = setup.at("model").get<std::string>();
-  options.llama = {.dtype = setup.at("dtype"),
-                   .weights = setup.at("weights"),
-                   .context_length = setup.at("context"),
-                   .rope_scaling = setup.at("rope_scaling"),
-                   .rope_factor = setup.at("rope_factor"),
-                   .backend = setup.at("backend"),
-                   .device = setup.at("device")};
-  for (const auto& [name, file] : setup.at("gates").items()) options.gates[name] = file.get<std::string>();
-  for (const auto& [name, file] : setup.at("channel_worth").items()) options.channel_worth[name] = file.get<std::string>();
-  options.ranks = ranks;
-  options.threads = setup.at("threads");
-  return options;
-}
-
-std::unique_ptr<PartModel> load_part(const Weights& weights, const RankedModelOptions& options, ThreadPool& pool, RankGroup& ranks,
-                                     const std::function<void(double)>& progress) {
-  const std::string device = device_of_rank(options.llama.device, ranks.rank());
+std::unique_ptr<PartModel> load_part(const Weights& weights, const ModelOptions& options, ThreadPool& pool,
+                                     RankGroup& ranks, const std::function<void(double)>& progress) {
+  const std::string device = device_of_rank(options.device, ranks.rank());
+  const ProductType type = product_type(options);
   const auto load = [&](const Weights& served, kernels::KvType /*type*/) {
-    return load_torch_backend(torch_backend_path(), served, product_type(options.llama), device, pool.size(), progress, &ranks);
+    return load_torch_backend(torch_backend_path(), served, type, device, pool.size(), progress, &ranks);
   };
-  return make_part(weights, options.llama, pool, ranks, load, device_kv_backend(device, pool));
+  return make_part(weights, options, pool, ranks, load, device_kv_backend(device, pool));
 }
 
 void run(RankGroup& ranks) {
-  const RankedModelOptions options = read_setup(json::from_cbor(ranks.receive()), ranks.size());
+  const ModelOptions options = read_options(ranks.receive());
   ThreadPool pool(threads_of_rank(options.threads, ranks.rank(), ranks.size()));
   std::unique_ptr<PartModel> part;
   CacheShape shape;
   GateSources gates{.files = options.gates, .worth = options.channel_worth};
   try {
-    const std::unique_ptr<Weights> weights = Weights::open(options.model);
+    const std::unique_ptr<Weights> weights = Weights::open(options.path);
     part = load_part(*weights, options, pool, ranks, nullptr);
     gates.identity = model_identity(*weights);
-    shape = llama_cache_shape(shard_config(weights->config(), shard_of(ranks)), options.llama);
+    shape = llama_cache_shape(shard_config(weights->config(), shard_of(ranks)), options);
   } catch (const std::exception& error) {
     log_error("rank " + std::to_string(ranks.rank()) + ": " + error.what());
   }
@@ -94,15 +68,10 @@ int integer(const char* text) {
 
 }  // namespace
 
-void check_ranks(const RankedModelOptions& options) {
-  if (options.ranks > 1 && options.llama.backend != "torch") {
-    throw ModelError("tensor_parallel: expected 1 with backend " + options.llama.backend + ", found " + std::to_string(options.ranks) +
-                     "; --backend torch supports several ranks");
-  }
-  if (options.ranks > 1 && options.llama.cuda_graphs == "on") {
-    throw ModelError("cuda_graphs: expected auto or off with tensor_parallel " + std::to_string(options.ranks) +
-                     ", because ranks communicate within a pass, found \"on\"");
-  }
+std::vector<uint8_t> options_message(const ModelOptions& options) { return nlohmann::json::to_cbor(options); }
+
+ModelOptions read_options(std::span<const uint8_t> message) {
+  return nlohmann::json::from_cbor(message.begin(), message.end()).get<ModelOptions>();
 }
 
 int threads_of_rank(int threads, int rank, int ranks) { return std::max(1, threads / ranks + (rank < threads % ranks ? 1 : 0)); }
@@ -113,8 +82,8 @@ std::string device_of_rank(const std::string& device, int rank) {
   return "cuda:" + std::to_string((colon == std::string::npos ? 0 : integer(device.c_str() + colon + 1)) + rank);
 }
 
-CacheShape ranked_cache_shape(const ModelConfig& config, const RankedModelOptions& options) {
-  return llama_cache_shape(shard_config(config, {0, options.ranks}), options.llama);
+CacheShape ranked_cache_shape(const ModelConfig& config, const ModelOptions& options) {
+  return llama_cache_shape(shard_config(config, {0, options.tensor_parallel}), options);
 }
 
 RankPlace listen_on_loopback(int ranks) {
@@ -135,23 +104,23 @@ RankPlace listen_on_loopback(int ranks) {
   return place;
 }
 
-std::unique_ptr<Model> load_ranked(const Weights& weights, const RankedModelOptions& options, ThreadPool& pool,
+std::unique_ptr<Model> load_ranked(const Weights& weights, const ModelOptions& options, ThreadPool& pool,
                                    const std::function<void(double)>& progress) {
-  check_ranks(options);
-  check_shards(weights.config(), options.ranks);
-  const RankPlace place = listen_on_loopback(options.ranks);
+  check_model_options(options);
+  check_shards(weights.config(), options.tensor_parallel);
+  const RankPlace place = listen_on_loopback(options.tensor_parallel);
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   std::vector<std::vector<std::string>> arguments;
-  for (int rank = 1; rank < options.ranks; ++rank) {
-    arguments.push_back({std::to_string(rank), std::to_string(options.ranks), std::to_string(place.port),
-                         device_of_rank(options.llama.device, rank)});
+  for (int rank = 1; rank < options.tensor_parallel; ++rank) {
+    arguments.push_back({std::to_string(rank), std::to_string(options.tensor_parallel), std::to_string(place.port),
+                         device_of_rank(options.device, rank)});
   }
   const auto link = std::make_shared<RankLink>();
   auto processes = std::make_unique<RankProcesses>(program, arguments, [link](const std::string& why) { link->lose(why); });
   link->watch();
   try {
-    link->join(join_torch_ranks(torch_backend_path(), place, device_of_rank(options.llama.device, 0)));
-    link->group().send(json::to_cbor(setup_json(options)));
+    link->join(join_torch_ranks(torch_backend_path(), place, device_of_rank(options.device, 0)));
+    link->group().send(options_message(options));
     std::unique_ptr<PartModel> part = load_part(weights, options, pool, link->group(), progress);
     return std::make_unique<LeadingModel>(std::move(part), link, std::move(processes));
   } catch (const RankError& error) {

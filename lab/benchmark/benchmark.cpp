@@ -136,30 +136,27 @@ class Bench {
 
 BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::function<void(const BenchmarkRow&)>& on_row) {
   BenchmarkReport report;
-  report.threads = options.threads > 0 ? options.threads : available_cores();
-  report.tensor_parallel = options.tensor_parallel;
-  ThreadPool pool(threads_of_rank(report.threads, 0, options.tensor_parallel));
+  ModelOptions served = options.model;
+  if (served.threads == 0) served.threads = available_cores();
+  report.threads = served.threads;
+  report.tensor_parallel = served.tensor_parallel;
+  ThreadPool pool(threads_of_rank(served.threads, 0, served.tensor_parallel));
   if (options.limits) report.limits = measure_limits(pool);
 
   const auto start = std::chrono::steady_clock::now();
-  const std::unique_ptr<Weights> weights = Weights::open(options.model);
-  const LlamaOptions llama{.dtype = options.dtype,
-                           .weights = options.weights,
-                           .backend = options.backend,
-                           .device = options.device,
-                           .cuda_graphs = options.cuda_graphs};
-  const RankedModelOptions ranked{options.model, llama, options.gates, {}, options.tensor_parallel, report.threads};
-  check_ranks(ranked);
-  const std::unique_ptr<Model> model = ranked.ranks > 1 ? load_ranked(*weights, ranked, pool) : load_llama(*weights, llama, pool);
+  const std::unique_ptr<Weights> weights = Weights::open(served.path);
+  const std::unique_ptr<Model> model =
+      served.tensor_parallel > 1 ? load_ranked(*weights, served, pool) : load_llama(*weights, served, pool);
   report.load_s = seconds_since(start);
   report.model = model->config().name;
   report.cpu_level = std::string(kernels::name(kernels::cpu_level()));
-  report.backend = options.backend;
-  report.dtype = stored_weights(llama, *weights);
+  report.backend = name(served.backend);
+  report.dtype = stored_weights(served, *weights);
   report.weight_bytes = model->weight_bytes();
 
-  const CacheShape shape = ranked_cache_shape(model->config(), ranked);
-  const auto policy = model->make_policy(policy_context(*model, shape, &pool, {model_identity(*weights), options.gates}), options.kv_cache);
+  const CacheShape shape = ranked_cache_shape(model->config(), served);
+  const auto policy = model->make_policy(policy_context(*model, shape, &pool, {model_identity(*weights), served.gates}),
+                                         options.kv_cache);
   Bench bench(options, *model, *policy);
   const auto add = [&](BenchmarkRow row) {
     if (options.limits) {

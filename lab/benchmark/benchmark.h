@@ -3,24 +3,19 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "engine/model/model_options.h"
+
 namespace smartkv {
 
 struct BenchmarkOptions {
-  std::filesystem::path model;
-  std::string dtype = "auto", weights = "auto", backend = "native", device = "cpu", cuda_graphs = "auto";
-  // Processes that compute the model together. More than 1 needs backend torch.
-  int tensor_parallel = 1;
-  int threads = 0;                            // total over all processes; 0 for every core that this process may use
+  ModelOptions model;
   nlohmann::json kv_cache;                    // null for "full"
-  std::map<std::string, std::filesystem::path> gates = {};  // gate files by name, for kv_cache to refer to
   std::vector<int64_t> prompts = {512};       // tokens of a prefill
   std::vector<int64_t> depths = {0, 4096};    // tokens already in the cache
   std::vector<int64_t> batches = {1, 4, 8, 16};  // sequences that decode side by side

@@ -79,22 +79,22 @@ void finish(Candidate& candidate) {
 }  // namespace
 
 QualityReport measure_quality(const QualityOptions& options, const std::function<void(double)>& progress) {
-  ThreadPool pool(options.threads > 0 ? options.threads : available_cores());
-  const std::unique_ptr<Weights> weights = Weights::open(options.model);
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, options.model);
+  ThreadPool pool(options.model.threads > 0 ? options.model.threads : available_cores());
+  const std::unique_ptr<Weights> weights = Weights::open(options.model.path);
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, options.model.path);
   const std::vector<TokenId> tokens = read_tokens(options, *tokenizer);
   const int64_t vocab = weights->config().vocab_size;
 
-  std::vector<std::string> names = {"bf16"};
-  names.insert(names.end(), options.weights.begin(), options.weights.end());
+  std::vector<WeightFormat> formats = {WeightFormat::kBf16};
+  formats.insert(formats.end(), options.weights.begin(), options.weights.end());
   std::vector<Candidate> candidates;
-  for (const std::string& name : names) {
+  for (const WeightFormat format : formats) {
     Candidate& candidate = candidates.emplace_back();
-    const LlamaOptions llama{name == "f32" ? "f32" : "bf16", name, 0};
-    candidate.model = load_llama(*weights, llama, pool);
-    const CacheShape shape = llama_cache_shape(candidate.model->config(), llama);
+    const ModelOptions served{.weights = format};
+    candidate.model = load_llama(*weights, served, pool);
+    const CacheShape shape = llama_cache_shape(candidate.model->config(), served);
     candidate.policy = make_policy(policy_context(*candidate.model, shape, &pool), nullptr);
-    candidate.row.weights = name;
+    candidate.row.weights = name(format);
     candidate.row.weight_bytes = candidate.model->weight_bytes();
     candidate.logits.resize(static_cast<size_t>(kChunk * vocab));
   }

@@ -9,15 +9,17 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/model/model_options.h"
+
 namespace smartkv {
 
 struct QualityOptions {
-  std::filesystem::path model;
+  ModelOptions model;          // only path and threads are used
   std::filesystem::path text;  // UTF-8; text that the model was not fitted to
-  std::vector<std::string> weights = {"f32", "int8", "int4"};  // formats to compare with bf16
+  // Formats to compare with bf16.
+  std::vector<WeightFormat> weights = {WeightFormat::kF32, WeightFormat::kInt8, WeightFormat::kInt4};
   int64_t context = 1024;      // tokens of a window
   int64_t windows = 4;         // spread over the text; fewer if the text is too short
-  int threads = 0;             // 0 for every core that this process may use
 };
 
 struct QualityRow {

@@ -215,7 +215,7 @@ EngineOptions engine_options(const SpeculationBenchmarkOptions& options) {
       engine.max_sequences = std::max(engine.max_sequences, sequences);
     }
     for (const json& method : methods_of(options, workload, !engine.draft_model.empty())) {
-      if (parse_speculation(method).int4) engine.draft_weights = "int4";
+      if (parse_speculation(method).int4) engine.draft_weights = DraftCopy::kInt4;
     }
   }
   return engine;

@@ -13,6 +13,7 @@
 #include "lab/commands/bench_serving.h"
 #include "lab/commands/setups.h"
 #include "server/commands/command.h"
+#include "server/commands/enum_flag.h"
 #include "server/commands/options.h"
 
 namespace smartkv {
@@ -23,7 +24,7 @@ struct Arguments {
   BenchmarkOptions speed;
   QualityOptions quality;
   SpeculationBenchmarkOptions speculation;
-  std::string model, text, kv_cache;
+  std::string text, kv_cache;
   std::vector<std::string> methods, gates;
   ServingBench serving;
   LongBench longer;
@@ -32,9 +33,8 @@ struct Arguments {
 };
 
 int run_quality(Arguments& arguments) {
-  arguments.quality.model = arguments.model;
+  arguments.quality.model = arguments.speed.model;
   arguments.quality.text = arguments.text;
-  arguments.quality.threads = arguments.speed.threads;
   const bool show = isatty(STDERR_FILENO) != 0;
   const QualityReport report = measure_quality(arguments.quality, [&](double done) {
     if (show) std::fprintf(stderr, "\r%3.0f%%%s", 100.0 * done, done >= 1.0 ? "\r    \r" : "");
@@ -46,11 +46,7 @@ int run_quality(Arguments& arguments) {
 // Returns kRuntimeError if a method changes an output of plain decoding.
 int run_speculation(Arguments& arguments) {
   SpeculationBenchmarkOptions& options = arguments.speculation;
-  options.engine.model = arguments.model;
-  options.engine.dtype = arguments.speed.dtype;
-  options.engine.weights = arguments.speed.weights;
-  options.engine.threads = arguments.speed.threads;
-  options.engine.gates = arguments.speed.gates;
+  options.engine.model = arguments.speed.model;
   options.engine.kv_cache = name_or_object("--kv-cache", arguments.kv_cache);
   options.text = arguments.text;
   options.repetitions = arguments.speed.repetitions;
@@ -78,22 +74,16 @@ int run_speculation(Arguments& arguments) {
 }
 
 int bench(Arguments& arguments) {
+  ModelOptions& model = arguments.speed.model;
+  for (const std::string& gate : arguments.gates) add_gate(gate, &model.gates);
   if (arguments.serving.asked->count() > 0) {
-    const BenchmarkOptions& speed = arguments.speed;
-    return arguments.serving.run({arguments.model, arguments.text, speed.dtype, speed.weights, speed.threads,
-                                  speed.repetitions, arguments.json});
+    return arguments.serving.run({model, arguments.text, arguments.speed.repetitions, arguments.json});
   }
-  if (arguments.longer.asked->count() > 0) {
-    const BenchmarkOptions& speed = arguments.speed;
-    return arguments.longer.run({arguments.model, arguments.text, speed.dtype, speed.weights, speed.threads, arguments.gates,
-                                 arguments.json});
-  }
-  if (arguments.model.empty()) throw ConfigError("--model is required");
-  for (const std::string& gate : arguments.gates) add_gate(gate, &arguments.speed.gates);
+  if (arguments.longer.asked->count() > 0) return arguments.longer.run({model, arguments.text, arguments.json});
+  if (model.path.empty()) throw ConfigError("--model is required");
   if (arguments.measure_quality) return run_quality(arguments);
   if (arguments.measure_speculation) return run_speculation(arguments);
   if (!arguments.text.empty()) throw ConfigError("--text: needs --quality, --speculative, --serving or --long");
-  arguments.speed.model = arguments.model;
   arguments.speed.kv_cache = name_or_object("--kv-cache", arguments.kv_cache);
   const bool show = isatty(STDERR_FILENO) != 0;
   const BenchmarkReport report = run_benchmark(arguments.speed, [&](const BenchmarkRow& row) {
@@ -145,8 +135,9 @@ void add_speculation_options(CLI::App& app, CLI::Option* measure, Arguments* arg
 std::function<int()> setup_bench(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   BenchmarkOptions& speed = arguments->speed;
+  ModelOptions& model = speed.model;
   QualityOptions& quality = arguments->quality;
-  app.add_option("--model", arguments->model, "GGUF file or Hugging Face folder (required)");
+  app.add_option("--model", model.path, "GGUF file or Hugging Face folder (required)");
   app.add_option("--prompts", speed.prompts, "Prompt lengths of the prefill measurements")
       ->delimiter(',')->expected(0, -1)->capture_default_str();
   arguments->depths = app.add_option("--depths", speed.depths,
@@ -157,23 +148,20 @@ std::function<int()> setup_bench(CLI::App& app) {
   app.add_option("--prefill-chunk", speed.prefill_chunk, "Prompt tokens of one pass")->check(CLI::Range(1, 100000))->capture_default_str();
   app.add_option("--repetitions", speed.repetitions, "Measured runs of each row, after one warm-up run")
       ->check(CLI::Range(1, 1000))->capture_default_str();
-  app.add_option("--dtype", speed.dtype,
-                 "Data type of activations and KV cache: auto, bf16, f32, or f16 with --backend torch")
-      ->capture_default_str();
-  app.add_option("--weights", speed.weights, "Storage of the weights: auto, file, bf16, f32, int8 or int4")->capture_default_str();
-  auto* backend = app.add_option("--backend", speed.backend, "Backend of the matrix products: native or torch")
-      ->capture_default_str();
-  auto* device = app.add_option("--device", speed.device,
+  add_enum_flag(app, "--dtype", model.dtype, "Data type of activations and KV cache; f16 only with --backend torch");
+  add_enum_flag(app, "--weights", model.weights, "Storage of the weights");
+  auto* backend = add_enum_flag(app, "--backend", model.backend, "Backend of the matrix products");
+  auto* device = app.add_option("--device", model.device,
                                 "With --backend torch: device that computes and holds the caches, cpu or cuda:N")
       ->capture_default_str()->needs(backend);
-  app.add_option("--cuda-graphs", speed.cuda_graphs,
-                 "With --device cuda:N: run small passes, except their attention, as CUDA graphs: auto, on or off")
-      ->capture_default_str()->needs(device);
-  app.add_option("--tensor-parallel", speed.tensor_parallel,
+  add_enum_flag(app, "--cuda-graphs", model.cuda_graphs,
+                "With --device cuda:N: run small passes, except their attention, as CUDA graphs")
+      ->needs(device);
+  app.add_option("--tensor-parallel", model.tensor_parallel,
       "With --backend torch: number of processes that compute the model together, on GPUs one per GPU. With several, "
       "the tokens in the cache are computed instead of filled in")
       ->check(CLI::Range(1, 256))->capture_default_str()->needs(backend);
-  app.add_option("--threads", speed.threads,
+  app.add_option("--threads", model.threads,
                  "CPU threads of all processes together; 0 uses every core available to this process")
       ->check(CLI::Range(0, 64))->capture_default_str();
   app.add_option("--kv-cache", arguments->kv_cache, "Cache policy: a name, or a JSON object");

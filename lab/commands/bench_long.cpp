@@ -7,6 +7,7 @@
 #include "lab/evaluation/long_context.h"
 #include "lab/evaluation/policy_list.h"
 #include "server/commands/command.h"
+#include "server/commands/enum_flag.h"
 #include "server/commands/options.h"
 
 namespace smartkv {
@@ -19,14 +20,10 @@ struct Asked {
 
 int run_long(const LongBenchArguments& arguments, Asked asked) {
   LongContextOptions& options = asked.options;
-  if (arguments.model.empty()) throw ConfigError("--model is required");
+  if (arguments.model.path.empty()) throw ConfigError("--model is required");
   if (arguments.text.empty()) throw ConfigError("--long: needs --text");
   options.model = arguments.model;
   options.text = arguments.text;
-  options.dtype = arguments.dtype;
-  options.weights = arguments.weights;
-  options.threads = arguments.threads;
-  for (const std::string& gate : arguments.gates) add_gate(gate, &options.gates);
   try {
     for (const PolicySpec& spec : parse_policy_list(asked.policies, FullReference::kWhereListed)) {
       options.policies.push_back(spec.for_context(options.tokens));
@@ -57,8 +54,9 @@ LongBench setup_long_bench(CLI::App& app) {
       ->capture_default_str()->needs(bench.asked);
   app.add_option("--marks", asked->options.marks, "With --long: lengths at which to measure, in addition to the end")
       ->delimiter(',')->check(CLI::Range(256, 1 << 24))->capture_default_str()->needs(bench.asked);
-  app.add_option("--rope-scaling", asked->options.rope_scaling, "With --long beyond the model's context: none, linear, dynamic or yarn")
-      ->check(CLI::IsMember({"none", "linear", "dynamic", "yarn"}))->capture_default_str()->needs(bench.asked);
+  add_enum_flag(app, "--rope-scaling", asked->options.rope_scaling,
+                "With --long beyond the model's context: RoPE scaling", {kStretches.begin(), kStretches.end()})
+      ->needs(bench.asked);
   bench.run = [asked](const LongBenchArguments& arguments) { return run_long(arguments, *asked); };
   return bench;
 }

@@ -3,17 +3,17 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include <CLI/CLI.hpp>
+
+#include "engine/model/model_options.h"
 
 namespace smartkv {
 
 // Arguments that --long shares with the other measurements of bench.
 struct LongBenchArguments {
-  std::string model, text, dtype, weights;
-  int threads = 0;
-  std::vector<std::string> gates;  // each "NAME=FILE"
+  ModelOptions model;
+  std::string text;
   bool json = false;
 };
 

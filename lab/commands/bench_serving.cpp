@@ -81,7 +81,7 @@ std::vector<ServingPeer> peers_of(const Arguments& arguments) {
 ServingBenchmarkOptions options_of(const Arguments& arguments, const ServingBenchArguments& shared) {
   ServingBenchmarkOptions options;
   options.binary = own_binary();
-  options.model = shared.model;
+  options.model = shared.model.path;
   options.text = shared.text.empty() ? kDefaultText : shared.text;
   options.cases = cases_of(arguments);
   options.peers = peers_of(arguments);
@@ -92,7 +92,9 @@ ServingBenchmarkOptions options_of(const Arguments& arguments, const ServingBenc
   } catch (const CacheError& error) {
     throw ConfigError(std::string("--policies: ") + error.what());
   }
-  options.serve_options = {{"dtype", shared.dtype}, {"weights", shared.weights}, {"threads", std::to_string(shared.threads)}};
+  options.serve_options = {{"dtype", std::string(name(shared.model.dtype))},
+                           {"weights", std::string(name(shared.model.weights))},
+                           {"threads", std::to_string(shared.model.threads)}};
   for (const std::string& text : arguments.serve_options) {
     options.serve_options.push_back(read_serve_option("--serve-option", text));
   }
@@ -130,7 +132,7 @@ int run(const Arguments& arguments, const ServingBenchArguments& shared) {
     print(read_saved(arguments.saved), arguments, shared.json);
     return kOk;
   }
-  if (shared.model.empty()) throw ConfigError("--model is required");
+  if (shared.model.path.empty()) throw ConfigError("--model is required");
   const ServingBenchmarkOptions options = options_of(arguments, shared);
   try {
     if (arguments.print_cases) {

@@ -6,12 +6,15 @@
 
 #include <CLI/CLI.hpp>
 
+#include "engine/model/model_options.h"
+
 namespace smartkv {
 
 // Arguments that --serving shares with the other measurements of bench.
 struct ServingBenchArguments {
-  std::string model, text, dtype, weights;
-  int threads = 0, repetitions = 0;
+  ModelOptions model;  // only path, dtype, weights and threads are used
+  std::string text;
+  int repetitions = 0;
   bool json = false;
 };
 

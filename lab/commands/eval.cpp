@@ -17,6 +17,7 @@
 #include "lab/evaluation/kvzip.h"
 #include "lab/evaluation/recall.h"
 #include "server/commands/command.h"
+#include "server/commands/enum_flag.h"
 #include "server/commands/options.h"
 
 namespace smartkv {
@@ -24,10 +25,9 @@ namespace smartkv {
 namespace {
 
 struct Arguments {
-  std::string metric, model, text, kv_cache, json, html;
+  std::string metric, text, kv_cache, json, html;
   std::vector<std::string> gates, worth;  // each "NAME=FILE"
-  LlamaOptions llama;
-  int threads = 0;
+  ModelOptions model;
   DivergenceOptions pass;
   RecallOptions recall;
   double share = DriftOptions().share;
@@ -115,12 +115,12 @@ int eval(const Arguments& arguments) {
   GateSources gates;
   for (const std::string& gate : arguments.gates) add_gate(gate, &gates.files);
   for (const std::string& file : arguments.worth) add_file("--worth", file, &gates.worth);
-  ThreadPool threads(arguments.threads > 0 ? arguments.threads : available_cores());
-  const std::unique_ptr<Weights> weights = Weights::open(arguments.model);
+  ThreadPool threads(arguments.model.threads > 0 ? arguments.model.threads : available_cores());
+  const std::unique_ptr<Weights> weights = Weights::open(arguments.model.path);
   gates.identity = model_identity(*weights);
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model);
-  const std::unique_ptr<Model> model = load_llama(*weights, arguments.llama, threads);
-  const CacheShape shape = llama_cache_shape(model->config(), arguments.llama);
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model.path);
+  const std::unique_ptr<Model> model = load_llama(*weights, arguments.model, threads);
+  const CacheShape shape = llama_cache_shape(model->config(), arguments.model);
   const PolicyContext context = policy_context(*model, shape, &threads, gates);
   const EvaluationModel evaluated{*model, threads, shape,
                                   [&](const nlohmann::json& spec) { return make_policy(context, spec); }, &context};
@@ -131,8 +131,8 @@ int eval(const Arguments& arguments) {
   EvaluationReport report = measure(arguments, evaluated, *tokenizer, policies, tokens);
   report.conditions["model"] = model->config().name;
   report.conditions["text"] = std::filesystem::path(arguments.text).filename().string();
-  report.conditions["dtype"] = arguments.llama.dtype;
-  report.conditions["weights"] = stored_weights(arguments.llama, *weights);
+  report.conditions["dtype"] = name(arguments.model.dtype);
+  report.conditions["weights"] = stored_weights(arguments.model, *weights);
   report.conditions["threads"] = threads.size();
   write_output(json, arguments.json, report.to_json_lines());
   write_output(html, arguments.html, report.to_html());
@@ -168,7 +168,7 @@ std::function<int()> setup_eval(CLI::App& app) {
   app.add_option("metric", arguments->metric, "Metric to measure")
       ->required()
       ->check(CLI::IsMember({"perplexity", "divergence", "recall", "drift"}));
-  app.add_option("--model", arguments->model, "GGUF file or Hugging Face folder")->required();
+  app.add_option("--model", arguments->model.path, "GGUF file or Hugging Face folder")->required();
   app.add_option("--text", arguments->text,
                  "UTF-8 text file. Neither the model nor a policy may have been trained on it")
       ->required();
@@ -232,11 +232,9 @@ std::function<int()> setup_eval(CLI::App& app) {
            ->check(CLI::Range(1e-4, 1.0))
            ->capture_default_str(),
        {"drift"});
-  app.add_option("--dtype", arguments->llama.dtype, "Data type of activations and KV cache: auto, bf16 or f32")
-      ->capture_default_str();
-  app.add_option("--weights", arguments->llama.weights, "Storage of the weights: auto, file, bf16, f32, int8 or int4")
-      ->capture_default_str();
-  app.add_option("--threads", arguments->threads, "CPU threads; 0 uses every core available to this process")
+  add_enum_flag(app, "--dtype", arguments->model.dtype, "Data type of activations and KV cache");
+  add_enum_flag(app, "--weights", arguments->model.weights, "Storage of the weights");
+  app.add_option("--threads", arguments->model.threads, "CPU threads; 0 uses every core available to this process")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
   app.add_option("--json", arguments->json, "File for the results as JSON lines");

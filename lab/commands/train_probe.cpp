@@ -12,15 +12,15 @@
 #include "lab/commands/setups.h"
 #include "lab/evaluation/evaluation.h"
 #include "server/commands/command.h"
+#include "server/commands/enum_flag.h"
 #include "server/commands/options.h"
 
 namespace smartkv {
 namespace {
 
 struct Arguments {
-  std::string model, text, out, importance = "query_key";
-  LlamaOptions llama;
-  int threads = 0;
+  std::string text, out, importance = "query_key";
+  ModelOptions model;
   int64_t tokens = 4096;
 };
 
@@ -42,18 +42,18 @@ std::vector<TokenId> tokens_of(const Arguments& arguments, const Tokenizer& toke
 }
 
 int train_probe(const Arguments& arguments) {
-  ThreadPool threads(arguments.threads > 0 ? arguments.threads : available_cores());
-  const std::unique_ptr<Weights> weights = Weights::open(arguments.model);
+  ThreadPool threads(arguments.model.threads > 0 ? arguments.model.threads : available_cores());
+  const std::unique_ptr<Weights> weights = Weights::open(arguments.model.path);
   if (const int64_t context = weights->config().context_length; arguments.tokens > context) {
     throw ConfigError("--tokens: expected at most the model's context of " + std::to_string(context) + ", found " +
                       std::to_string(arguments.tokens));
   }
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model);
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model.path);
   const std::vector<TokenId> tokens = tokens_of(arguments, *tokenizer);
   std::ofstream out(arguments.out, std::ios::binary);
   if (!out) throw ConfigError("--out: " + arguments.out + ": cannot be opened for writing");
-  const std::unique_ptr<Model> model = load_llama(*weights, arguments.llama, threads);
-  const CacheShape shape = llama_cache_shape(model->config(), arguments.llama);
+  const std::unique_ptr<Model> model = load_llama(*weights, arguments.model, threads);
+  const CacheShape shape = llama_cache_shape(model->config(), arguments.model);
   const PolicyContext context = policy_context(*model, shape, &threads, {});
   // These parameters keep the guard of channels from ever settling, so that the policy only collects statistics.
   const auto policy = make_policy(context, {{"policy", "channel_packed"}, {"importance", arguments.importance}, {"stable_updates", 1000},
@@ -89,17 +89,16 @@ Examples:
 
 std::function<int()> setup_train_probe(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
-  app.add_option("--model", arguments->model, "GGUF file or Hugging Face folder")->required();
+  app.add_option("--model", arguments->model.path, "GGUF file or Hugging Face folder")->required();
   app.add_option("--out", arguments->out, "File for the importance, as JSON")->required();
   app.add_option("--text", arguments->text, "UTF-8 text file; default: the prompts of run-suite");
   app.add_option("--tokens", arguments->tokens, "Number of tokens to process")
       ->check(CLI::Range(256, 1 << 20))->capture_default_str();
   app.add_option("--importance", arguments->importance, "query_key is E[q^2] E[k^2]; magnitude uses the keys alone")
       ->check(CLI::IsMember({"query_key", "magnitude"}))->capture_default_str();
-  app.add_option("--dtype", arguments->llama.dtype, "Data type of activations and KV cache: auto, bf16 or f32")
-      ->capture_default_str();
-  app.add_option("--weights", arguments->llama.weights, "Storage of the weights: auto, file, bf16, f32, int8 or int4")->capture_default_str();
-  app.add_option("--threads", arguments->threads, "CPU threads; 0 uses every core available to this process")
+  add_enum_flag(app, "--dtype", arguments->model.dtype, "Data type of activations and KV cache");
+  add_enum_flag(app, "--weights", arguments->model.weights, "Storage of the weights");
+  app.add_option("--threads", arguments->model.threads, "CPU threads; 0 uses every core available to this process")
       ->check(CLI::Range(0, 64))->capture_default_str();
   app.footer(kExamples);
   return [arguments] { return train_probe(*arguments); };

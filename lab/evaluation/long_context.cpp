@@ -185,22 +185,23 @@ void measure_long_context(const EvaluationModel& model, std::span<const TokenId>
 }
 
 LongContextReport measure_long_context(const LongContextOptions& options, const OnLongContextRow& on_row) {
-  ThreadPool threads(options.threads > 0 ? options.threads : available_cores());
-  const std::unique_ptr<Weights> weights = Weights::open(options.model);
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, options.model);
+  ModelOptions served = options.model;
+  ThreadPool threads(served.threads > 0 ? served.threads : available_cores());
+  const std::unique_ptr<Weights> weights = Weights::open(served.path);
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, served.path);
   const std::vector<TokenId> tokens = text_tokens(options, *tokenizer);
   LongContextReport report;
   report.own_context = weights->config().context_length;
-  LlamaOptions llama{options.dtype, options.weights, std::max(options.tokens, report.own_context)};
+  served.context_length = std::max(options.tokens, report.own_context);
   if (options.tokens > report.own_context) {
-    llama.rope_scaling = options.rope_scaling;
+    served.rope_scaling.scaling = options.rope_scaling;
     report.factor = static_cast<double>(options.tokens) / static_cast<double>(report.own_context);
   }
-  report.rope_scaling = llama.rope_scaling;
-  const std::unique_ptr<Model> model = load_llama(*weights, llama, threads);
+  report.rope_scaling = name(served.rope_scaling.scaling);
+  const std::unique_ptr<Model> model = load_llama(*weights, served, threads);
   report.model = model->config().name;
-  const CacheShape shape = llama_cache_shape(model->config(), llama);
-  const PolicyContext context = policy_context(*model, shape, &threads, {model_identity(*weights), options.gates});
+  const CacheShape shape = llama_cache_shape(model->config(), served);
+  const PolicyContext context = policy_context(*model, shape, &threads, {model_identity(*weights), served.gates});
   const EvaluationModel evaluated{*model, threads, shape, [&](const nlohmann::json& spec) { return make_policy(context, spec); }};
   // Report a bad policy before measuring.
   for (const nlohmann::json& spec : options.policies) evaluated.make_policy(spec);

@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/model/model_options.h"
 #include "lab/evaluation/evaluation.h"
 
 namespace smartkv {
@@ -24,19 +25,17 @@ struct TierBytes {
 TierBytes tier_bytes(const SequenceCache& cache, const CacheShape& shape);
 
 struct LongContextOptions {
-  std::filesystem::path model, text;
-  std::string dtype = "auto", weights = "auto";
-  int threads = 0;                                          // 0 for every core that this process may use
-  std::map<std::string, std::filesystem::path> gates = {};  // gate files by name, for policies to refer to
+  ModelOptions model;  // without context_length and rope_scaling, which follow from `tokens`
+  std::filesystem::path text;
   std::vector<nlohmann::json> policies;                     // measured one after the other
   int64_t tokens = 100000;                                  // tokens of the text to feed
   // Token counts at which to measure, in addition to `tokens`. Larger ones are ignored.
   std::vector<int64_t> marks = {1000, 2000, 4000, 8000, 10000, 16000, 32000, 64000, 100000};
   int64_t scored_tokens = 1024;  // last tokens before each mark that count for perplexity; at least decode_tokens count
   int64_t decode_tokens = 128;   // last tokens before each mark that are fed one by one; they include two boundaries
-  // RoPE scaling for positions beyond the model's own context: "none", "linear", "dynamic" or "yarn", with the factor
-  // tokens / context. It applies to every token, as in serving.
-  std::string rope_scaling = "yarn";
+  // RoPE scaling for positions beyond the model's own context, one of kStretches, with the factor tokens / context. It
+  // applies to every token, as in serving.
+  RopeScaling rope_scaling = RopeScaling::kYarn;
 };
 
 // Measurements of a request at one mark. Its prompt ends decode_tokens before the mark, and its answer ends at the

@@ -140,7 +140,7 @@ ServerOptions OptionFlags::resolve_without_model() const {
 
 ServerOptions OptionFlags::resolve() const {
   ServerOptions options = resolve_without_model();
-  if (options.engine.model.empty()) {
+  if (options.engine.model.path.empty()) {
     throw ConfigError("no model given: use --model FILE, or --config FILE with the option \"model\"");
   }
   set_log_level(to_log_level(options.log_level));
@@ -198,7 +198,7 @@ std::unique_ptr<Engine> load_engine(const ServerOptions& options, Signals& signa
 
 openai::ServedModel served_model(const Engine& engine, const ServerOptions& options) {
   std::vector<std::string> names = options.served_model_name;
-  if (names.empty()) names = model_names(options.engine.model, model_title(options.engine.model));
+  if (names.empty()) names = model_names(options.engine.model.path, model_title(options.engine.model.path));
   return {.engine = engine,
           .names = std::move(names),
           .sampling = sampling_defaults(options),

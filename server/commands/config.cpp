@@ -20,10 +20,10 @@ void check_file(const std::string& option, const std::filesystem::path& file) {
 }
 
 void check_files(const EngineOptions& engine, const RunCheck& run) {
-  run([&] { check_file("model", engine.model); });
+  run([&] { check_file("model", engine.model.path); });
   run([&] { check_file("draft_model", engine.draft_model); });
-  for (const auto& [name, file] : engine.channel_worth) run([&, &name = name, &file = file] { check_file("channel_worth." + name, file); });
-  for (const auto& [name, file] : engine.gates) run([&, &name = name, &file = file] { check_file("gates." + name, file); });
+  for (const auto& one : engine.model.channel_worth) run([&] { check_file("channel_worth." + one.first, one.second); });
+  for (const auto& one : engine.model.gates) run([&] { check_file("gates." + one.first, one.second); });
 }
 
 // Checks each field alone, so that one error does not hide another.

@@ -27,8 +27,7 @@ Json integer_schema(const Option& option, int64_t max) {
 struct SchemaOf {
   const Option& option;
 
-  Json operator()(const std::string*) const { return text_schema(option); }
-  Json operator()(const std::filesystem::path*) const { return text_schema(option); }
+  Json operator()(const auto*) const { return text_schema(option); }  // a text, a path or an enum
   Json operator()(const int*) const { return integer_schema(option, std::numeric_limits<int>::max()); }
   Json operator()(const int64_t*) const { return integer_schema(option, std::numeric_limits<int64_t>::max()); }
   Json operator()(const std::vector<std::string>*) const {
@@ -36,6 +35,7 @@ struct SchemaOf {
     return {{"anyOf", {name, {{"type", "array"}, {"items", name}}}}};
   }
   Json operator()(const nlohmann::json*) const { return {{"type", {"string", "object", "null"}}}; }
+  Json operator()(const RopeStretch*) const { return (*this)(static_cast<const nlohmann::json*>(nullptr)); }
   Json operator()(const std::map<std::string, std::filesystem::path>*) const {
     return {{"type", {"object", "null"}}, {"additionalProperties", {{"type", "string"}, {"minLength", 1}}}};
   }

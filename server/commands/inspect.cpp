@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/model/model_options.h"
 #include "engine/text/chat_template_files.h"
 #include "engine/text/tokenizer.h"
 #include "engine/weights/model_fingerprint.h"
@@ -14,18 +15,6 @@
 
 namespace smartkv {
 namespace {
-
-const char* name(RopeScaling scaling) {
-  switch (scaling) {
-    case RopeScaling::kNone: return "none";
-    case RopeScaling::kLinear: return "linear";
-    case RopeScaling::kDynamic: return "dynamic";
-    case RopeScaling::kLlama3: return "llama3";
-    case RopeScaling::kYarn: return "yarn";
-    case RopeScaling::kLongRope: return "longrope";
-  }
-  return "none";
-}
 
 nlohmann::ordered_json describe(const std::filesystem::path& path) {
   const std::unique_ptr<Weights> weights = Weights::open(path);

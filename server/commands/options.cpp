@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "engine/weights/weights.h"
 #include "server/commands/nearest.h"
 #include "server/openai/json_body.h"
 
@@ -61,6 +62,18 @@ std::string text_value(const Option& option, const Json& value, const std::strin
     fail(where, option, expected, value);
   }
   return text;
+}
+
+nlohmann::json spec_value(const Option& option, const Json& value, const std::string& where) {
+  const bool known = value.is_null() || value.is_string() || value.is_object();
+  if (!known) fail(where, option, "a name, an object or null", value);
+  return nlohmann::json::parse(shown(value));
+}
+
+RopeStretch rope_value(const Option& option, const Json& value, const std::string& where) try {
+  return parse_rope_scaling(spec_value(option, value, where));
+} catch (const ModelError& error) {
+  throw ConfigError(where + ": " + error.what());
 }
 
 std::vector<std::string> names_value(const Option& option, const Json& value, const std::string& where) {
@@ -147,6 +160,8 @@ Json value_of(const Option& option, const ServerOptions& options) {
                                  for (const auto& [name, file] : *files) object[name] = file.string();
                                  return object;
                                },
+                               [](const RopeStretch* stretch) { return Json(rope_scaling_json(*stretch)); },
+                               []<NamedEnum E>(const E* value) { return Json(name(*value)); },
                                [](const auto* value) { return Json(*value); }},
                     option.field(copy));
 }
@@ -166,12 +181,9 @@ void set_option(const Option& option, const Json& value, const std::string& wher
                  [&](std::map<std::string, std::filesystem::path>* field) {
                    *field = files_value(option, value, where);
                  },
-                 [&](nlohmann::json* field) {
-                   if (!value.is_null() && !value.is_string() && !value.is_object()) {
-                     fail(where, option, "a name, an object or null", value);
-                   }
-                   *field = nlohmann::json::parse(shown(value));
-                 }},
+                 [&](nlohmann::json* field) { *field = spec_value(option, value, where); },
+                 [&](RopeStretch* field) { *field = rope_value(option, value, where); },
+                 [&]<NamedEnum E>(E* field) { *field = from_name<E>(text_value(option, value, where)).value(); }},
       option.field(*options));
 }
 
@@ -190,7 +202,8 @@ void set_option_text(const Option& option, const std::string& text, const std::s
     value = Json::array();
     std::istringstream names(text);
     for (std::string name; std::getline(names, name, ',');) value.push_back(name);
-  } else if (std::holds_alternative<nlohmann::json*>(field) && text.starts_with('{')) {
+  } else if ((std::holds_alternative<nlohmann::json*>(field) || std::holds_alternative<RopeStretch*>(field)) &&
+             text.starts_with('{')) {
     value = parse_object(option, text, where);
   }
   set_option(option, value, where, options);

@@ -46,10 +46,11 @@ class ErrorList {
   std::vector<std::string> lines_;
 };
 
-// Points to the field that stores an option. The field's type decides which values the option takes.
-using OptionField =
-    std::variant<std::string*, std::filesystem::path*, int*, int64_t*, std::vector<std::string>*, nlohmann::json*,
-                 std::map<std::string, std::filesystem::path>*>;
+// Points to the field that stores an option. The field's type decides which values the option takes. REQUIRES: an
+// option whose field is an enum has the enum's names as `choices`.
+using OptionField = std::variant<std::string*, std::filesystem::path*, int*, int64_t*, std::vector<std::string>*,
+                                 nlohmann::json*, std::map<std::string, std::filesystem::path>*, RopeStretch*,
+                                 DataType*, WeightFormat*, Backend*, CudaGraphs*, DraftCopy*>;
 
 // A row of the option table.
 struct Option {

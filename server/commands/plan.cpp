@@ -14,6 +14,7 @@
 #include "engine/weights/model_fingerprint.h"
 #include "engine/weights/sharded_weights.h"
 #include "server/commands/command.h"
+#include "server/commands/enum_flag.h"
 #include "server/commands/options.h"
 #include "server/openai/memory.h"
 
@@ -24,9 +25,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Arguments {
-  std::string model, memory;
-  EngineOptions engine;  // only dtype, weights and prefill_chunk are used
-  int64_t context = 0, concurrency = 1;
+  std::string memory;
+  ModelOptions model;  // only path, dtype and weights are used
+  int64_t prefill_chunk = EngineOptions().prefill_chunk, context = 0, concurrency = 1;
   bool json = false;
 };
 
@@ -67,17 +68,18 @@ MemoryPlan plan_of(const std::string& name, const PolicyContext& context, const 
 }
 
 Fit fit(const Weights& all, int64_t devices, const Arguments& arguments) {
-  const bool torch = devices > 1 || arguments.engine.dtype == "f16";
-  const LlamaOptions llama{.dtype = arguments.engine.dtype, .weights = arguments.engine.weights, .backend = torch ? "torch" : "native"};
-  check_llama_options(llama);
+  ModelOptions options = arguments.model;
+  if (devices > 1 || options.dtype == DataType::kF16) options.backend = Backend::kTorch;
+  check_model_options(options);
   check_shards(all.config(), devices);
   const std::unique_ptr<Weights> part = devices > 1 ? shard_weights(all, {0, devices}) : nullptr;
   const Weights& weights = part == nullptr ? all : *part;
-  const int64_t rows = std::max(arguments.engine.prefill_chunk, arguments.concurrency) + kMostDraftRows;
+  const int64_t rows = std::max(arguments.prefill_chunk, arguments.concurrency) + kMostDraftRows;
   Fit fit;
-  fit.budget = {parse_memory(arguments.memory), llama_weight_bytes(weights, llama), llama_pass_bytes(weights.config(), llama, rows)};
+  fit.budget = {parse_memory(arguments.memory), llama_weight_bytes(weights, options),
+                llama_pass_bytes(weights.config(), options, rows)};
   const ModelConfig& config = all.config();
-  const CacheShape shape = llama_cache_shape(weights.config(), llama);
+  const CacheShape shape = llama_cache_shape(weights.config(), options);
   PolicyContext context{shape, PagePool::create(shape)};
   if (devices > 1) context.heads = std::make_shared<ModelHeads>(shard_sizes(config.n_kv_heads, devices), 0);
   if (arguments.context > config.sliding_window) context.window = sliding_window(config);
@@ -139,7 +141,7 @@ void print_table(const ModelConfig& config, const Fit& fit, const std::vector<in
 }
 
 int plan(const Arguments& arguments) {
-  const std::unique_ptr<Weights> weights = Weights::open(arguments.model);
+  const std::unique_ptr<Weights> weights = Weights::open(arguments.model.path);
   const ModelConfig& config = weights->config();
   const Fit on_one = fit(*weights, 1, arguments);
   const std::vector<int64_t> devices = least_devices(*weights, on_one, arguments);
@@ -171,17 +173,16 @@ int plan(const Arguments& arguments) {
 std::function<int()> setup_plan(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   Arguments& a = *arguments;
-  app.add_option("--model", a.model, "GGUF file or Hugging Face folder, which is not loaded")
+  app.add_option("--model", a.model.path, "GGUF file or Hugging Face folder, which is not loaded")
       ->required()->type_name("FILE");
   app.add_option("--context", a.context, "Tokens of each sequence, prompt and output together")
       ->required()->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   app.add_option("--concurrency", a.concurrency, "Sequences side by side [1]")->check(CLI::Range(int64_t{1}, int64_t{4096}));
   app.add_option("--memory", a.memory, "Memory of each device, for weights, passes and KV caches, such as 2GiB")
       ->required()->type_name("SIZE");
-  app.add_option("--dtype", a.engine.dtype, "Data type of activations [auto]")
-      ->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}));
-  app.add_option("--weights", a.engine.weights, "Storage of the weights [auto]")->check(CLI::IsMember({"auto", "file", "bf16", "f32", "int8", "int4"}));
-  app.add_option("--prefill-chunk", a.engine.prefill_chunk, "Token budget of one pass [512]")
+  add_enum_flag(app, "--dtype", a.model.dtype, "Data type of activations");
+  add_enum_flag(app, "--weights", a.model.weights, "Storage of the weights");
+  app.add_option("--prefill-chunk", a.prefill_chunk, "Token budget of one pass [512]")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app.add_flag("--json", a.json, "Print one JSON object");
   app.footer(R"(Examples:

@@ -9,12 +9,14 @@
 #include "engine/system_resources.h"
 #include "engine/weights/weights.h"
 #include "server/commands/command.h"
+#include "server/commands/enum_flag.h"
 
 namespace smartkv {
 namespace {
 
 struct Arguments {
-  std::string in, out, weights;
+  std::string in, out;
+  WeightFormat weights = WeightFormat::kInt8;
   int threads = 0;
   bool force = false;
 };
@@ -29,11 +31,11 @@ int quantize(const Arguments& arguments) {
   ThreadPool pool(arguments.threads > 0 ? arguments.threads : available_cores());
   const bool terminal = ::isatty(STDERR_FILENO) != 0;
   const auto start = std::chrono::steady_clock::now();
-  quantize_model(arguments.in, arguments.out,
-                 arguments.weights == "int4" ? kernels::WeightType::kInt4 : kernels::WeightType::kInt8, pool, arguments.force,
-                 [&](double done) {
-                   if (terminal) std::cerr << "\r\033[K" << static_cast<int>(100 * done) << "%" << std::flush;
-                 });
+  const bool int4 = arguments.weights == WeightFormat::kInt4;
+  const auto type = int4 ? kernels::WeightType::kInt4 : kernels::WeightType::kInt8;
+  quantize_model(arguments.in, arguments.out, type, pool, arguments.force, [&](double done) {
+    if (terminal) std::cerr << "\r\033[K" << static_cast<int>(100 * done) << "%" << std::flush;
+  });
   if (terminal) std::cerr << "\r\033[K";
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   std::cout << arguments.out << ": " << std::fixed << std::setprecision(2) << gibibytes(*Weights::open(arguments.out))
@@ -57,7 +59,9 @@ std::function<int()> setup_quantize(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   app.add_option("in", arguments->in, "GGUF file or Hugging Face folder")->required();
   app.add_option("out", arguments->out, "File or folder to write")->required();
-  app.add_option("--weights", arguments->weights, "Storage of the weights")->required()->check(CLI::IsMember({"int8", "int4"}));
+  add_enum_flag(app, "--weights", arguments->weights, "Storage of the weights",
+                {WeightFormat::kInt8, WeightFormat::kInt4})
+      ->required()->default_str("");
   app.add_option("--threads", arguments->threads, "CPU threads; 0 uses every core available to this process")
       ->check(CLI::Range(0, 64))->capture_default_str();
   app.add_flag("--force", arguments->force,

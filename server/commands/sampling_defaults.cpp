@@ -91,7 +91,7 @@ Json of_gguf(const std::filesystem::path& file) {
 
 Json sampling_defaults(const ServerOptions& options) {
   if (!options.sampling.is_null()) return of_option(options.sampling);
-  const std::filesystem::path& model = options.engine.model;
+  const std::filesystem::path& model = options.engine.model.path;
   return std::filesystem::is_directory(model) ? of_folder(model / "generation_config.json") : of_gguf(model);
 }
 

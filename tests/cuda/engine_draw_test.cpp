@@ -60,14 +60,14 @@ class DrawingEngine : public testing::Test {
     Answers answers;
     EngineParts parts;
     parts.threads = std::make_unique<ThreadPool>(2);
-    const LlamaOptions bf16{.dtype = "bf16"};
+    const ModelOptions bf16{.dtype = DataType::kBf16};
     auto model = make_llama(weights, bf16, *parts.threads, device_rows_loader(*parts.threads),
                             kernels::cuda::make_cuda_kv_backend(0));
     EXPECT_TRUE(model->samples_tokens());
     parts.model = std::make_unique<Watched>(std::move(model), draws, &answers.drawn, &answers.fetched);
     parts.cache_shape = llama_cache_shape(weights.config(), bf16);
     parts.tokenizer = std::make_unique<FakeTokenizer>();
-    parts.options.context_length = weights.config().context_length;
+    parts.options.model.context_length = weights.config().context_length;
     parts.options.kv_cache_bytes = int64_t{64} << 20;
     EngineImpl engine(std::move(parts));
     const auto streams = engine.submit_all(requests);

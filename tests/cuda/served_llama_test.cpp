@@ -77,12 +77,12 @@ class DraftsOnDevice : public testing::Test {
     config.vocab_size = kFakeVocab;
     weights_ = std::make_unique<TinyWeights>(config);
     EngineParts parts;
-    parts.options.context_length = 512;
+    parts.options.model.context_length = 512;
     parts.options.kv_cache_bytes = int64_t{64} << 20;
     parts.options.kv_offload_bytes = int64_t{8} << 20;
     parts.threads = std::make_unique<ThreadPool>(2);
-    LlamaOptions llama;
-    llama.dtype = "bf16";
+    ModelOptions llama;
+    llama.dtype = DataType::kBf16;
     const auto device = make_cuda_cache_backend(0);
     parts.model = make_llama(*weights_, llama, *parts.threads, device_rows_loader(*parts.threads), device);
     parts.tokenizer = std::make_unique<FakeTokenizer>();

@@ -98,7 +98,7 @@ class Latch {
 class EngineTest : public ::testing::Test {
  protected:
   EngineTest() {
-    options.context_length = 1024;
+    options.model.context_length = 1024;
     options.kv_cache_bytes = int64_t{64} << 20;
     // Off unless a test is about it, so that all memory is free when a request ends.
     options.prefix_cache_bytes = 0;

@@ -295,7 +295,7 @@ TEST_F(EngineTest, AnAnswerLeavesThePromptToBeCutBack) {
 // The question must find the text wherever it diverges from it, before or after a boundary nearby.
 TEST_F(EngineTest, AnotherQuestionAboutATextFindsIt) {
   options.prefix_cache_bytes = -1;
-  options.context_length = 2048;
+  options.model.context_length = 2048;
   for (const nlohmann::json& policy :
        {nlohmann::json("full"), nlohmann::json{{"policy", "snapkv"}, {"tokens", 256}},
         nlohmann::json{{"policy", "streaming"}, {"tokens", 256}}}) {
@@ -315,7 +315,7 @@ TEST_F(EngineTest, AnotherQuestionAboutATextFindsIt) {
 
 TEST_F(EngineTest, APromptWaitsForOneThatComputesWhatBothNeed) {
   options.prefix_cache_bytes = -1;
-  options.context_length = 2048;
+  options.model.context_length = 2048;
   GenerationRequest request = make_request(900, 5, 1), other = request;
   for (size_t i = 700; i < other.prompt.size(); ++i) other.prompt[i] = 3;
   start();
@@ -346,7 +346,7 @@ TEST_F(EngineTest, APromptWaitsForOneThatComputesWhatBothNeed) {
 // After a prefix hit, the draft must draft as it does without one. Its own cache cannot be cut back, so the second
 // prompt stores a state where it diverges from the first.
 TEST_F(EngineTest, ADraftThatTheTargetsPassesFillGoesOnFromAPrefixToo) {
-  options.context_length = 2048;
+  options.model.context_length = 2048;
   for (const int64_t prompt : {900, 1090}) {
     GenerationRequest text = make_request(static_cast<int32_t>(prompt), 5, 1);
     text.speculative = {{"method", "self"}, {"tokens", 4}, {"adaptive", false}};

@@ -29,7 +29,7 @@ class EngineMemoryTest : public EngineTest {
 
 TEST_F(EngineMemoryTest, StatesOutliveThePoliciesThatAreForgotten) {
   options.prefix_cache_bytes = -1;
-  options.context_length = 2048;
+  options.model.context_length = 2048;
   start();
   GenerationRequest first = make_request(700, 5, 1);
   first.kv_cache = "k4v4";

@@ -167,7 +167,7 @@ TEST_F(EngineTest, TextIsWholeCharacters) {
 }
 
 TEST_F(EngineTest, TheContextEndsTheOutput) {
-  options.context_length = 40;
+  options.model.context_length = 40;
   start();
   const ChoiceResult result = generate(make_request(30, 500));
   EXPECT_EQ(result.finish, FinishReason::kLength);

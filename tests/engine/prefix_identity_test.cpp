@@ -69,9 +69,17 @@ TEST(PrefixIdentity, OptionsThatChangeBitsGiveAnother) {
   const std::string gate = ::testing::TempDir() + "identity_gate." + std::to_string(getpid());
   std::ofstream(gate) << "a gate";
   const std::vector<std::function<void(EngineOptions&)>> changes = {
-      [](auto& o) { o.dtype = "f32"; },          [](auto& o) { o.weights = "int8"; },     [](auto& o) { o.device = "cuda:0"; },
-      [](auto& o) { o.cuda_graphs = "off"; },    [](auto& o) { o.tensor_parallel = 2; },  [](auto& o) { o.context_length = 99; },
-      [&](auto& o) { o.gates["a"] = gate; },     [&](auto& o) { o.gates["b"] = gate; }};
+      [](auto& o) { o.model.dtype = DataType::kF32; },
+      [](auto& o) { o.model.weights = WeightFormat::kInt8; },
+      [](auto& o) { o.model.device = "cuda:0"; },
+      [](auto& o) { o.model.cuda_graphs = CudaGraphs::kOff; },
+      [](auto& o) { o.model.tensor_parallel = 2; },
+      [](auto& o) { o.model.context_length = 99; },
+      [](auto& o) { o.model.rope_scaling.scaling = RopeScaling::kYarn; },
+      [](auto& o) { o.model.rope_scaling.factor = 2; },
+      [](auto& o) { o.model.int4_floats = true; },
+      [&](auto& o) { o.model.gates["a"] = gate; },
+      [&](auto& o) { o.model.gates["b"] = gate; }};
   for (size_t i = 0; i < changes.size(); ++i) {
     EngineOptions options;
     changes[i](options);
@@ -79,12 +87,12 @@ TEST(PrefixIdentity, OptionsThatChangeBitsGiveAnother) {
   }
   std::ofstream(gate) << "another gate";
   EngineOptions gated, busy;
-  gated.gates["a"] = gate;
+  gated.model.gates["a"] = gate;
   EXPECT_TRUE(seen.insert(prefix_identity(weights, gated)).second);
   EXPECT_TRUE(seen.insert(prefix_identity(TinyWeights(tiny_config(), 2), {})).second);
   std::filesystem::remove(gate);
   EXPECT_THROW(prefix_identity(weights, gated), CacheError);
-  busy.threads = 3;  // load and memory change no bit
+  busy.model.threads = 3;  // load and memory change no bit
   busy.kv_cache_bytes = 1 << 20;
   busy.max_queue = 9;
   EXPECT_FALSE(seen.insert(prefix_identity(weights, busy)).second);
@@ -93,9 +101,9 @@ TEST(PrefixIdentity, OptionsThatChangeBitsGiveAnother) {
 TEST(PrefixFilesOfAModel, AreNotThoseOfTheSameTensorsWithAnotherKey) {
   const testing::TinyModelFolder model("identity_model");
   EngineOptions options;
-  options.model = model.path();
+  options.model.path = model.path();
   options.kv_cache_bytes = 64 << 20;
-  options.threads = 1;
+  options.model.threads = 1;
   GenerationRequest request = make_request(600, 20);
   request.sampling.temperature = 0;
   request.ignore_eos = true;

@@ -35,7 +35,7 @@ TEST(Presets, AreTheFilesInConfigsButTheDefault) {
     ServerOptions options;
     EXPECT_NO_THROW(apply_preset(preset.name(), &options)) << preset.file;
     EXPECT_NO_THROW(complete(&options)) << preset.file;
-    EXPECT_TRUE(options.engine.model.empty()) << preset.file << ": a preset is for any model";
+    EXPECT_TRUE(options.engine.model.path.empty()) << preset.file << ": a preset is for any model";
   }
 }
 

@@ -42,6 +42,11 @@ class Agreement : public ::testing::Test {
     std::ofstream(file_) << config;
     return said_by(run({"generate", "--model", path_.c_str(), "--config", file_.c_str(), "--prompt", "a", "--max-tokens", "1", "--log-level", "error"}));
   }
+  std::string served(const json& config) const {
+    std::ofstream(file_) << config;
+    return said_by(
+        run({"serve", "--port", "0", "--model", path_.c_str(), "--config", file_.c_str(), "--log-level", "error"}));
+  }
   // This program has no module of backend torch, so options that are accepted for torch are not started. Returns
   // whether the options were accepted.
   bool expect_agreement(json config) const {
@@ -127,6 +132,27 @@ TEST_F(Agreement, SizesAndFiles) {
   }
   expect_agreement({{"sampling", {{"temperature", -1}}}});
   expect_agreement({{"max_buffered_bytes", 1000}});
+}
+
+TEST_F(Agreement, RopeScaling) {
+  for (const json& scaling :
+       {json(nullptr), json("none"), json("yarn"), json("longrope"), json(3), json({{"type", "stretch"}}),
+        json({{"factor", 2}}), json({{"type", "yarn"}, {"factor", 0.5}}), json({{"type", "yarn"}, {"factor", 2}}),
+        json({{"rope_type", "linear"}, {"factor", 2}}), json({{"type", "yarn"}, {"other", 1}})}) {
+    // A context beyond the model's 1,024 tokens is refused only when the model is loaded, so scaling goes with one.
+    const bool scales = scaling.is_object() || scaling == "yarn";
+    expect_agreement({{"rope_scaling", scaling}, {"context_length", scales ? 2048 : 1024}});
+  }
+}
+
+// `serve` refuses these before it loads the model.
+TEST_F(Agreement, ServeRefusesWhatTheCheckRefuses) {
+  for (const json& config : {json{{"dtype", "f16"}}, json{{"weights", "int4"}, {"dtype", "f32"}},
+                             json{{"draft_weights", "int4"}, {"tensor_parallel", 2}, {"backend", "torch"}},
+                             json{{"draft_weights", "int2"}}, json{{"rope_scaling", "longrope"}}}) {
+    EXPECT_NE(checked(config), "") << config;
+    EXPECT_EQ(served(config), checked(config)) << config;
+  }
 }
 
 TEST_F(Agreement, NamesTheOption) {

@@ -31,14 +31,14 @@ TEST(OptionsTest, ReadsEveryKindFromAConfigFile) {
     "kv_cache": {"policy": "window", "tokens": 64}, "speculative": "ngram", "dtype": "f32" /* another */
   })",
               "test.json", &options);
-  EXPECT_EQ(options.engine.model, "m.gguf");
+  EXPECT_EQ(options.engine.model.path, "m.gguf");
   EXPECT_EQ(options.http.port, 0);
   EXPECT_EQ(options.engine.kv_cache_bytes, int64_t{2} << 30);
   EXPECT_EQ(options.http.max_body_bytes, 1000);
   EXPECT_EQ(options.served_model_name, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(options.engine.kv_cache["tokens"], 64);
   EXPECT_EQ(options.engine.speculative, "ngram");
-  EXPECT_EQ(options.engine.dtype, "f32");
+  EXPECT_EQ(options.engine.model.dtype, DataType::kF32);
 }
 
 // CLI11 reads these values as numbers, so the options themselves must refuse them.
@@ -81,7 +81,21 @@ TEST(OptionsTest, NamesTheFileTheOptionAndWhatWasFound) {
   EXPECT_THAT(error_of(R"({"port": 65536})"), HasSubstr("65536"));
   EXPECT_THAT(error_of(R"({"port": 18446744073709551615})"), HasSubstr("port"));
   EXPECT_THAT(error_of(R"({"port": 1.5})"), HasSubstr("port"));
-  EXPECT_THAT(error_of(R"({"dtype": "fp8"})"), AllOf(HasSubstr("auto bf16 f16 f32"), HasSubstr("fp8")));
+  EXPECT_THAT(error_of(R"({"dtype": "fp8"})"),
+              HasSubstr("test.json: dtype: expected one of auto bf16 f16 f32, found \"fp8\""));
+  EXPECT_THAT(error_of(R"({"weights": "int3"})"),
+              HasSubstr("weights: expected one of auto file bf16 f32 int8 int4, found \"int3\""));
+  EXPECT_THAT(error_of(R"({"backend": "tensorrt"})"),
+              HasSubstr("backend: expected one of native torch, found \"tensorrt\""));
+  EXPECT_THAT(error_of(R"({"cuda_graphs": "yes"})"),
+              HasSubstr("cuda_graphs: expected one of auto on off, found \"yes\""));
+  EXPECT_THAT(error_of(R"({"draft_weights": "int2"})"),
+              HasSubstr("draft_weights: expected one of none int4, found \"int2\""));
+  EXPECT_THAT(error_of(R"({"dtype": 16})"), HasSubstr("dtype: expected a string, found 16"));
+  EXPECT_THAT(error_of(R"({"rope_scaling": "longrope"})"),
+              HasSubstr("test.json: rope_scaling: expected none, linear, dynamic or yarn, found \"longrope\""));
+  EXPECT_THAT(error_of(R"({"rope_scaling": 2})"),
+              HasSubstr("rope_scaling: expected a name, an object or null, found 2"));
   EXPECT_THAT(error_of(R"({"model": 3})"), HasSubstr("a string"));
   EXPECT_THAT(error_of(R"({"kv_cache": 3})"), HasSubstr("kv_cache"));
   EXPECT_THAT(error_of(R"({"kv_cache_bytes": "2 bananas"})"), HasSubstr("2GiB"));
@@ -104,11 +118,18 @@ TEST(OptionsTest, ReadsTextOfTheCommandLine) {
   set("served_model_name", "a,b");
   set("max_body_bytes", "1MiB");
   set("api_key", "123");
+  set("backend", "torch");
+  set("rope_scaling", R"({"type": "linear", "factor": 2})");
   EXPECT_EQ(options.engine.max_sequences, 4);
   EXPECT_EQ(options.engine.kv_cache["policy"], "full");
   EXPECT_EQ(options.served_model_name.size(), 2u);
   EXPECT_EQ(options.http.max_body_bytes, 1 << 20);
   EXPECT_EQ(options.http.api_key, "123");
+  EXPECT_EQ(options.engine.model.backend, Backend::kTorch);
+  EXPECT_EQ(options.engine.model.rope_scaling.scaling, RopeScaling::kLinear);
+  EXPECT_EQ(options.engine.model.rope_scaling.factor, 2);
+  EXPECT_THROW(set("backend", "cpu"), ConfigError);
+  EXPECT_THROW(set("rope_scaling", R"({"factor": 2})"), ConfigError);
   EXPECT_THROW(set("max_sequences", "4x"), ConfigError);
   EXPECT_THROW(set("kv_cache", "{"), ConfigError);
 }
@@ -117,7 +138,7 @@ TEST(OptionsTest, ReadsGates) {
   ServerOptions options;
   read_config(R"({"gates": {"mine": "a.safetensors", "x": "b=c"}, "allowed_policies": ["full", "balanced"]})",
               "test.json", &options);
-  EXPECT_EQ(options.engine.gates["x"], "b=c");
+  EXPECT_EQ(options.engine.model.gates["x"], "b=c");
   EXPECT_EQ(options.engine.allowed_policies.size(), 2u);
   for (const Option& option : option_table()) {
     if (option.name != "gates") continue;
@@ -126,8 +147,8 @@ TEST(OptionsTest, ReadsGates) {
     EXPECT_THROW(set_option_text(option, "file", "command line", &options), ConfigError);
     EXPECT_THROW(set_option_text(option, "=file", "command line", &options), ConfigError);
   }
-  EXPECT_EQ(options.engine.gates.size(), 3u);
-  EXPECT_EQ(options.engine.gates["y"], "d=e");
+  EXPECT_EQ(options.engine.model.gates.size(), 3u);
+  EXPECT_EQ(options.engine.model.gates["y"], "d=e");
   EXPECT_THAT(error_of(R"({"gates": "file"})"), HasSubstr("gates: expected an object of files by name"));
   EXPECT_THAT(error_of(R"({"gates": {"": "file"}})"), HasSubstr("gates"));
   EXPECT_THAT(error_of(R"({"gates": {"a": 1}})"), HasSubstr("gates"));
@@ -144,12 +165,21 @@ TEST(OptionsTest, ParsesSizes) {
 
 TEST(OptionsTest, PrintedConfigReadsBack) {
   ServerOptions options, again;
-  options.engine.model = "x";
+  options.engine.model.path = "x";
   options.engine.max_queue = 9;
+  options.engine.model.weights = WeightFormat::kInt4;
+  options.engine.model.cuda_graphs = CudaGraphs::kOff;
+  options.engine.model.rope_scaling = {RopeScaling::kYarn, 4};
   options.http.api_key = "secret";
   const std::string text = config_text(options);
   read_config(text, "printed", &again);
   EXPECT_EQ(again.engine.max_queue, 9);
+  EXPECT_EQ(again.engine.model.weights, WeightFormat::kInt4);
+  EXPECT_EQ(again.engine.model.cuda_graphs, CudaGraphs::kOff);
+  EXPECT_EQ(again.engine.model.rope_scaling.scaling, RopeScaling::kYarn);
+  EXPECT_EQ(again.engine.model.rope_scaling.factor, 4);
+  EXPECT_THAT(text, AllOf(HasSubstr(R"("weights": "int4")"), HasSubstr(R"("dtype": "auto")"),
+                          HasSubstr(R"("rope_scaling": {)")));
   EXPECT_EQ(text.find("secret"), std::string::npos);
 }
 

@@ -18,8 +18,8 @@ class RealModel : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     EngineOptions options;
-    options.model = SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-    options.weights = "bf16";  // the answers below are near ties
+    options.model.path = SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+    options.model.weights = WeightFormat::kBf16;  // the answers below are near ties
     options.kv_cache_bytes = int64_t{1} << 30;
     engine_ = Engine::create(options);
   }

@@ -21,7 +21,7 @@ class SamplingDefaults : public testing::Test {
   Json of(const Json& generation_config) {
     std::ofstream(path_ / "generation_config.json") << generation_config;
     ServerOptions options;
-    options.engine.model = path_;
+    options.engine.model.path = path_;
     return sampling_defaults(options);
   }
 

@@ -23,7 +23,7 @@ namespace smartkv::testing {
 namespace {
 
 std::unique_ptr<Engine> tiny_engine(EngineOptions engine_options = {}) {
-  const LlamaOptions options{"bf16", "auto", 0};
+  const ModelOptions options{.dtype = DataType::kBf16};
   const TinyWeights weights(tiny_config());
   EngineParts parts;
   parts.threads = std::make_unique<ThreadPool>(2);
@@ -31,7 +31,7 @@ std::unique_ptr<Engine> tiny_engine(EngineOptions engine_options = {}) {
   parts.cache_shape = parts.draft_shape = llama_cache_shape(weights.config(), options);
   parts.tokenizer = std::make_unique<ByteTokenizer>();
   parts.options = std::move(engine_options);
-  parts.options.context_length = weights.config().context_length;
+  parts.options.model.context_length = weights.config().context_length;
   parts.options.kv_cache_bytes = int64_t{64} << 20;
   return std::make_unique<EngineImpl>(std::move(parts));
 }

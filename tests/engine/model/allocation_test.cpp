@@ -16,12 +16,12 @@ bool count_allocation() {
   return false;
 }
 
-class Allocation : public testing::TestWithParam<const char*> {};
+class Allocation : public testing::TestWithParam<WeightFormat> {};
 
 TEST_P(Allocation, DecodeInsideAPageAllocatesNothing) {
   const TinyWeights weights(tiny_config());
   ThreadPool pool(2);
-  const LlamaOptions options{std::string(GetParam()) == "f32" ? "f32" : "bf16", GetParam(), 0};
+  const ModelOptions options{.weights = GetParam()};
   const auto model = load_llama(weights, options, pool);
   const CacheShape shape = llama_cache_shape(weights.config(), options);
   const auto policy = make_policy({shape, PagePool::create(shape)}, nullptr);
@@ -41,7 +41,9 @@ TEST_P(Allocation, DecodeInsideAPageAllocatesNothing) {
   EXPECT_EQ(n_allocations, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, Allocation, testing::Values("f32", "bf16", "int8", "int4"));
+INSTANTIATE_TEST_SUITE_P(Types, Allocation,
+                         testing::Values(WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt8,
+                                         WeightFormat::kInt4));
 
 }  // namespace
 }  // namespace smartkv

@@ -74,8 +74,8 @@ TEST(SlidingWindow, IsNoneUpToItsLength) {
   write_case(folder, long_mistral());
   const auto weights = Weights::open(folder.path());
   ThreadPool pool(1);
-  EXPECT_EQ(load_llama(*weights, {"f32", "auto", 12}, pool)->config().sliding_window, 0);
-  EXPECT_EQ(load_llama(*weights, {"f32", "auto", 13}, pool)->config().sliding_window, 12);
+  EXPECT_EQ(load_llama(*weights, {.dtype = DataType::kF32, .context_length = 12}, pool)->config().sliding_window, 0);
+  EXPECT_EQ(load_llama(*weights, {.dtype = DataType::kF32, .context_length = 13}, pool)->config().sliding_window, 12);
 }
 
 // Pages that no layer sees any more are released without changing a result. A cache in 8 bits releases nothing.

@@ -8,15 +8,18 @@
 namespace smartkv {
 namespace {
 
-void expect_loaded(const ModelConfig& config, const LlamaOptions& options) {
+void expect_loaded(const ModelConfig& config, const ModelOptions& options) {
   const TinyWeights weights(config);
   ThreadPool pool(1);
-  EXPECT_EQ(llama_weight_bytes(weights, options), load_llama(weights, options, pool)->weight_bytes()) << options.weights;
+  EXPECT_EQ(llama_weight_bytes(weights, options), load_llama(weights, options, pool)->weight_bytes())
+      << name(options.weights);
 }
 
 TEST(LlamaFootprint, IsThatOfTheLoadedModel) {
-  for (const char* weights : {"bf16", "int8", "int4"}) expect_loaded(tiny_config(), {"bf16", weights, 0});
-  expect_loaded(tiny_config(), {"f32", "f32", 0});
+  for (const WeightFormat weights :
+       {WeightFormat::kBf16, WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kF32}) {
+    expect_loaded(tiny_config(), {.weights = weights});
+  }
 }
 
 TEST(LlamaFootprint, CountsWhatRelativesAdd) {
@@ -25,7 +28,7 @@ TEST(LlamaFootprint, CountsWhatRelativesAdd) {
   config.attention_bias = config.mlp_bias = true;
   for (const QkNorm norm : {QkNorm::kHead, QkNorm::kProjection}) {
     config.qk_norm = norm;
-    expect_loaded(config, {"bf16", "auto", 0});
+    expect_loaded(config, {.dtype = DataType::kBf16});
   }
 }
 
@@ -33,7 +36,8 @@ TEST(LlamaFootprint, APassGrowsWithItsTokens) {
   const ModelConfig config = tiny_config();
   EXPECT_EQ(llama_pass_bytes(config, {}, 0), 0);
   EXPECT_EQ(llama_pass_bytes(config, {}, 64), 64 * llama_pass_bytes(config, {}, 1));
-  EXPECT_GT(llama_pass_bytes(config, {"f32", "f32", 0}, 1), llama_pass_bytes(config, {}, 1));
+  EXPECT_GT(llama_pass_bytes(config, {.dtype = DataType::kF32, .weights = WeightFormat::kF32}, 1),
+            llama_pass_bytes(config, {}, 1));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ class Parity : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     const auto weights = Weights::open(SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf");
-    const LlamaOptions options{"f32", "auto", 0};
+    const ModelOptions options{.dtype = DataType::kF32};
     pool_ = new ThreadPool(2);
     model_ = load_llama(*weights, options, *pool_).release();
     const CacheShape shape = llama_cache_shape(weights->config(), options);

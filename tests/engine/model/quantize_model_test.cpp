@@ -200,7 +200,7 @@ TEST(QuantizeModelIntegers, CodedBlocksAreServedAsTheFileHasThem) {
   // int4 converts 6-bit tensors to 4 bits, except the embedding.
   EXPECT_LT(int4.model->weight_bytes(), served.model->weight_bytes());
   for (const char* storage : {"file", "int4", "int8"}) {
-    LlamaOptions options{"bf16", storage, 0};
+    const ModelOptions options{.weights = from_name<WeightFormat>(storage).value()};
     ThreadPool pool(1);
     EXPECT_EQ(llama_weight_bytes(*weights, options), load_llama(*weights, options, pool)->weight_bytes()) << storage;
   }
@@ -273,17 +273,17 @@ TEST(LoadLlama, AutoKeepsTheIntegersOfAQuantizedFile) {
     EXPECT_LT(found.model->weight_bytes(), expanded.model->weight_bytes());
     EXPECT_EQ(llama_weight_bytes(*weights, {}), found.model->weight_bytes());
     EXPECT_EQ(stored_weights({}, *weights), "file");
-    EXPECT_EQ(stored_weights({.weights = "bf16"}, *weights), "bf16");
-    EXPECT_EQ(stored_weights({.dtype = "f32"}, *weights), "f32");
-    EXPECT_EQ(stored_weights({.backend = "torch"}, *weights), "bf16");  // torch has no integers
-    EXPECT_EQ(stored_weights({.dtype = "f16", .backend = "torch"}, *weights), "f16");
+    EXPECT_EQ(stored_weights({.weights = WeightFormat::kBf16}, *weights), "bf16");
+    EXPECT_EQ(stored_weights({.dtype = DataType::kF32}, *weights), "f32");
+    EXPECT_EQ(stored_weights({.backend = Backend::kTorch}, *weights), "bf16");  // torch has no integers
+    EXPECT_EQ(stored_weights({.dtype = DataType::kF16, .backend = Backend::kTorch}, *weights), "f16");
   }
   const auto floats = Weights::open(write_gguf(folder, c, of(TensorType::kF32)));
   EXPECT_EQ(stored_weights({}, *floats), "bf16");
   EXPECT_EQ(Served(*floats, "auto").model->weight_bytes(), Served(*floats, "bf16", "bf16").model->weight_bytes());
   // A draft's floats are quantized to 4 bits, its integers stay.
   ThreadPool pool(1);
-  const LlamaOptions draft{.weights = "file", .int4_floats = true};
+  const ModelOptions draft{.weights = WeightFormat::kFile, .int4_floats = true};
   EXPECT_EQ(load_llama(*floats, draft, pool)->weight_bytes(), Served(*floats, "bf16", "int4").model->weight_bytes());
   const auto eight = Weights::open(write_gguf(folder, c, of(TensorType::kQ8_0)));
   EXPECT_EQ(load_llama(*eight, draft, pool)->weight_bytes(), Served(*eight, "bf16", "file").model->weight_bytes());

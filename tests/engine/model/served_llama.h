@@ -29,12 +29,13 @@ struct Served {
   PolicyContext context;
   std::unique_ptr<KvCachePolicy> policy;
 
-  // load: null for the native backend. kv_backend: null for the CPU's.
+  // dtype, storage: names of a DataType and a WeightFormat. load: null for the native backend. kv_backend: null for the
+  // CPU's.
   Served(const Weights& weights, const std::string& dtype, const std::string& storage = "auto", const BackendLoader& load = nullptr,
          std::shared_ptr<kernels::KvBackend> kv_backend = nullptr) {
-    LlamaOptions options;
-    options.dtype = dtype;
-    options.weights = storage;
+    ModelOptions options;
+    options.dtype = from_name<DataType>(dtype).value();
+    options.weights = from_name<WeightFormat>(storage).value();
     model = load ? make_llama(weights, options, pool, load, std::move(kv_backend)) : load_llama(weights, options, pool);
     serve(llama_cache_shape(weights.config(), options));
   }

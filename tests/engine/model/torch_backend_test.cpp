@@ -34,9 +34,10 @@ TEST(TorchBackend, SaysWhatIsMissingAndHowToGetIt) {
 TEST(Backend, OptionsThatAreNotServedAreNamed) {
   const TinyWeights weights(tiny_config());
   ThreadPool pool(1);
-  const auto refusal = [&](const LlamaOptions& options) { return error_of([&] { load_llama(weights, options, pool); }); };
-  EXPECT_THAT(refusal({.backend = "tensorrt"}), HasSubstr("backend: expected native or torch, found \"tensorrt\""));
-  for (const char* backend : {"native", "torch"}) {
+  const auto refusal = [&](const ModelOptions& options) {
+    return error_of([&] { load_llama(weights, options, pool); });
+  };
+  for (const Backend backend : {Backend::kNative, Backend::kTorch}) {
     EXPECT_THAT(refusal({.backend = backend, .device = "cuda:0"}),
                 AllOf(HasSubstr("device: expected cpu, found \"cuda:0\""), HasSubstr("built without CUDA")));
     for (const char* device : {"tpu", "cuda:", "cuda:-1", "cuda:0x"}) {
@@ -44,14 +45,14 @@ TEST(Backend, OptionsThatAreNotServedAreNamed) {
                   HasSubstr(std::string("device: expected cpu or cuda:N, found \"") + device + '"'));
     }
   }
-  EXPECT_THAT(refusal({.weights = "int4", .backend = "torch"}),
+  EXPECT_THAT(refusal({.weights = WeightFormat::kInt4, .backend = Backend::kTorch}),
               HasSubstr("weights: expected auto, bf16 or f32 with backend torch, found \"int4\""));
-  EXPECT_THAT(refusal({.dtype = "f16"}), HasSubstr("dtype: expected auto, bf16 or f32 with backend native, found \"f16\""));
-  EXPECT_THAT(refusal({.dtype = "f16", .weights = "bf16", .backend = "torch"}),
+  EXPECT_THAT(refusal({.dtype = DataType::kF16}),
+              HasSubstr("dtype: expected auto, bf16 or f32 with backend native, found \"f16\""));
+  EXPECT_THAT(refusal({.dtype = DataType::kF16, .weights = WeightFormat::kBf16, .backend = Backend::kTorch}),
               HasSubstr("weights: expected auto, which stores f16, with dtype f16, found \"bf16\""));
-  EXPECT_THAT(refusal({.backend = "torch", .cuda_graphs = "yes"}), HasSubstr("cuda_graphs: expected auto, on or off, found \"yes\""));
-  EXPECT_THAT(refusal({.backend = "torch", .cuda_graphs = "on"}), HasSubstr("cuda_graphs: expected auto or off on device cpu, found \"on\""));
-  EXPECT_THAT(refusal({.dtype = "f8", .backend = "torch"}), HasSubstr("dtype: expected auto, bf16, f16 or f32, found \"f8\""));
+  EXPECT_THAT(refusal({.backend = Backend::kTorch, .cuda_graphs = CudaGraphs::kOn}),
+              HasSubstr("cuda_graphs: expected auto or off on device cpu, found \"on\""));
 }
 
 }  // namespace

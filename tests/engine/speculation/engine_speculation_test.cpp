@@ -343,7 +343,7 @@ TEST_F(Speculation, AStopInsideARoundEndsThereAsInPlainDecoding) {
 }
 
 TEST_F(Speculation, MaxTokensAndTheContextAreNotPassed) {
-  options.context_length = 64;
+  options.model.context_length = 64;
   start_all(1);
   for (int64_t max_tokens = 1; max_tokens < 40; ++max_tokens) {
     GenerationRequest request = make_request(30, max_tokens);
@@ -377,7 +377,7 @@ TEST_F(Speculation, TheDraftsCacheCountsAndIsFreedOnCancelling) {
 }
 
 TEST_F(Speculation, WithoutADraftModelAutoDraftsOnTheFourBitCopyOverTheLastTokens) {
-  options.context_length = 4096;
+  options.model.context_length = 4096;
   model = std::make_unique<FakeModel>();
   model->memory = 12;  // so that look-up finds little
   int4_model = make_draft(12);

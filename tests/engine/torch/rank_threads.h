@@ -25,7 +25,7 @@ class RankThreads {
   RankThreads(const Weights& weights, const std::string& dtype, int size, std::vector<std::shared_ptr<kernels::KvBackend>> kv_backends = {})
       : weights_(weights), size_(size), kv_backends_(std::move(kv_backends)) {
     kv_backends_.resize(static_cast<size_t>(size));
-    options_.dtype = dtype;
+    options_.dtype = from_name<DataType>(dtype).value();
     place_ = listen_on_loopback(size);
     for (int rank = 1; rank < size; ++rank) threads_.emplace_back([this, rank] { run(rank); });
   }
@@ -115,7 +115,7 @@ class RankThreads {
 
   const Weights& weights_;
   int size_;
-  LlamaOptions options_;
+  ModelOptions options_;
   std::vector<std::shared_ptr<kernels::KvBackend>> kv_backends_;
   ThreadPool pool_{1};
   RankPlace place_;

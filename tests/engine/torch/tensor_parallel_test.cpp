@@ -106,19 +106,6 @@ TEST(TensorParallel, RefusesModelsThatCannotBeCut) {
   EXPECT_THAT(error_of(2), HasSubstr("query and key norms span all heads"));
 }
 
-TEST(TensorParallel, HasNoCudaGraphs) {
-  const auto error_of = [](const std::string& graphs) {
-    try {
-      check_ranks({.model = {}, .llama = {.backend = "torch", .device = "cuda:0", .cuda_graphs = graphs}, .gates = {}, .ranks = 2});
-    } catch (const ModelError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
-  EXPECT_EQ(error_of("auto"), "");
-  EXPECT_THAT(error_of("on"), HasSubstr("cuda_graphs: expected auto or off with tensor_parallel 2"));
-}
-
 class TensorParallelPolicies : public testing::TestWithParam<std::tuple<std::string, int>> {};
 
 nlohmann::json parallel_spec(const std::string& name) {

@@ -20,11 +20,11 @@ inline std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, std::uniq
   parts.options = options;
   parts.threads = std::move(threads);
   parts.model = std::move(model);
-  parts.draft_model = load_llama(weights, {.dtype = "f32"}, *parts.threads);
+  parts.draft_model = load_llama(weights, {.dtype = DataType::kF32}, *parts.threads);
   parts.cache_shape = shape;
-  parts.draft_shape = llama_cache_shape(weights.config(), {.dtype = "f32"});
+  parts.draft_shape = llama_cache_shape(weights.config(), {.dtype = DataType::kF32});
   parts.tokenizer = std::make_unique<FakeTokenizer>();
-  parts.options.context_length = weights.config().context_length;
+  parts.options.model.context_length = weights.config().context_length;
   parts.options.kv_cache_bytes = int64_t{64} << 20;
   return std::make_unique<EngineImpl>(std::move(parts));
 }
@@ -32,7 +32,7 @@ inline std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, std::uniq
 // Returns such an engine over a model that `load` makes. load: null for the native backend.
 inline std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, const BackendLoader& load) {
   auto threads = std::make_unique<ThreadPool>(2);
-  const LlamaOptions f32{.dtype = "f32"};
+  const ModelOptions f32{.dtype = DataType::kF32};
   auto model = load ? make_llama(weights, f32, *threads, load) : load_llama(weights, f32, *threads);
   return tiny_engine(weights, std::move(model), llama_cache_shape(weights.config(), f32), std::move(threads));
 }

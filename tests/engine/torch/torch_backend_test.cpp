@@ -146,7 +146,8 @@ TEST(TorchBackend, ServesInF16OverCachesOfBf16) {
   const std::vector<TokenId> tokens = some_tokens(150, weights.config().vocab_size, 1);
   Served f16(weights, "f16", "auto", torch_loader(ProductType::kF16)), f32 = torch_served(weights, "f32");
   EXPECT_EQ(f16.context.shape.type, kernels::KvType::kBf16);
-  EXPECT_EQ(f16.model->weight_bytes(), llama_weight_bytes(weights, {.dtype = "f16", .backend = "torch"}));
+  EXPECT_EQ(f16.model->weight_bytes(),
+            llama_weight_bytes(weights, {.dtype = DataType::kF16, .backend = Backend::kTorch}));
   for (const int64_t chunk : {64, 7}) {  // the error comes from bf16 in caches and attention
     EXPECT_LT(relative_error(f16.run(tokens, chunk), f32.run(tokens, chunk)), 0.04) << chunk;
   }

@@ -161,8 +161,8 @@ TEST(SpeculationReport, SaysInATableAndInJsonWhatWasMeasured) {
 
 TEST(SpeculationBenchmarkOfTheRealModel, CopyingIsDraftedAndNoOutputChanges) {
   SpeculationBenchmarkOptions options;
-  options.engine.model = SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-  options.engine.weights = "bf16";  // the bounds below follow from their bytes
+  options.engine.model.path = SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+  options.engine.model.weights = WeightFormat::kBf16;  // the bounds below follow from their bytes
   options.engine.kv_cache_bytes = int64_t{1} << 30;
   options.workloads = {"copy", "adversarial"};
   options.sequences = {4};

@@ -40,7 +40,7 @@ class ChannelBackoff : public testing::Test {
 
   std::unique_ptr<Weights> weights_ = Weights::open(kModel);
   ThreadPool threads_{2};
-  LlamaOptions options_{"bf16", "bf16", 0};  // the limit was chosen with these weights
+  ModelOptions options_{.weights = WeightFormat::kBf16};  // the limit was chosen with these weights
   std::unique_ptr<Model> model_ = load_llama(*weights_, options_, threads_);
   std::unique_ptr<Tokenizer> tokenizer_ = load_tokenizer(kModel);
   CacheShape shape_ = llama_cache_shape(weights_->config(), options_);

@@ -60,8 +60,8 @@ class BrokenPolicy final : public KvCachePolicy {
 struct TinyEvaluation {
   TinyWeights weights{tiny_config()};
   ThreadPool threads{2};
-  std::unique_ptr<Model> llama = load_llama(weights, {"f32", "f32", 0}, threads);
-  CacheShape shape = llama_cache_shape(llama->config(), {"f32", "f32", 0});
+  std::unique_ptr<Model> llama = load_llama(weights, {.weights = WeightFormat::kF32}, threads);
+  CacheShape shape = llama_cache_shape(llama->config(), {.weights = WeightFormat::kF32});
   PolicyContext context = policy_context(*llama, shape, &threads);
   EvaluationModel model{*llama, threads, shape, [this](const nlohmann::json& spec) -> std::unique_ptr<KvCachePolicy> {
                           if (spec == "broken") return std::make_unique<BrokenPolicy>(make_policy(context, "full"));
