@@ -26,7 +26,7 @@ std::string range(T least, T most) {
 thread_local std::vector<ListedParameter>* parameter_list = nullptr;
 
 template <typename T>
-void Parameters::list(const std::string& key, T fallback, const std::string& values, std::string_view help) const {
+void Parameters::list(const std::string& key, const T& fallback, const std::string& values, std::string_view help) const {
   parameter_list->push_back({path_ + "." + key, nlohmann::json(fallback).dump(), values, std::string(help)});
 }
 
@@ -88,7 +88,7 @@ std::string Parameters::choice(const std::string& key, const std::string& fallba
   const nlohmann::json* value = find(key);
   if (value == nullptr) return fallback;
   for (const std::string& name : choices) {
-    if (value->is_string() && value->get_ref<const std::string&>() == name) return name;
+    if (*value == name) return name;
   }
   fail(key, "one of " + joined(choices));
 }
@@ -99,9 +99,7 @@ int64_t Parameters::integer_choice(const std::string& key, int64_t fallback, con
   const nlohmann::json* value = find(key);
   if (value == nullptr) return fallback;
   for (const int64_t choice : choices) {
-    if (value->is_string() ? value->get_ref<const std::string&>() == std::to_string(choice) : *value == choice) {
-      return choice;
-    }
+    if (*value == choice || *value == std::to_string(choice)) return choice;
   }
   fail(key, "one of " + joined(choices));
 }

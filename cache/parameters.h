@@ -67,7 +67,7 @@ class Parameters {
  private:
   const nlohmann::json* find(const std::string& key);
   template <typename T>
-  void list(const std::string& key, T fallback, const std::string& values, std::string_view help) const;
+  void list(const std::string& key, const T& fallback, const std::string& values, std::string_view help) const;
   [[noreturn]] void fail(const std::string& key, const std::string& expected) const;
 
   std::string name_, kind_;

@@ -23,8 +23,8 @@ void check_sizes(const EngineOptions& options, const RunCheck& run) {
   const ModelOptions& model = options.model;
   const std::string ranks = std::to_string(model.tensor_parallel);
   expect_option(run, model.tensor_parallel < 1 || model.threads <= int64_t{kMostThreads} * model.tensor_parallel,
-                "threads: expected at most " + std::to_string(kMostThreads) + " per process, found " +
-                    std::to_string(model.threads) + " for " + ranks + " processes");
+                std::string("threads: expected at most ").append(std::to_string(kMostThreads)) +
+                    " per process, found " + std::to_string(model.threads) + " for " + ranks + " processes");
   expect_option(run, model.tensor_parallel <= 1 || options.prefix_cache_dir.empty(),
                 "prefix_cache_dir: expected none with tensor_parallel " + ranks +
                     ", because each rank holds only a part of a state, found " + options.prefix_cache_dir.string());

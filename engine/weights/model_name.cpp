@@ -21,8 +21,8 @@ std::string hub_repository(const fs::path& snapshot) {
   std::string name = snapshot.parent_path().parent_path().filename().string();
   if (!name.starts_with(kModels)) return "";
   name.erase(0, kModels.size());
-  if (const size_t at = name.find(kSeparator); at != name.npos) name.replace(at, kSeparator.size(), "/");
-  return name;
+  const size_t at = name.find(kSeparator);
+  return at == name.npos ? name : name.substr(0, at).append("/").append(name, at + kSeparator.size());
 }
 
 // Returns the name without the part that the pattern matches, or the whole name if nothing would be left. Ignores case.

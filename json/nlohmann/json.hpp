@@ -21,15 +21,16 @@ void nlohmann::ordered_json::json_value::destroy(nlohmann::detail::value_t type)
 
 namespace nlohmann {
 
-inline bool operator==(const json& value, const char* text) noexcept {
-  const auto* held = value.get_ptr<const json::string_t*>();
-  return held != nullptr && *held == text;
-}
-inline bool operator!=(const json& value, const char* text) noexcept { return !(value == text); }
-inline bool operator==(const ordered_json& value, const char* text) noexcept {
-  const auto* held = value.get_ptr<const ordered_json::string_t*>();
-  return held != nullptr && *held == text;
-}
-inline bool operator!=(const ordered_json& value, const char* text) noexcept { return !(value == text); }
+#define SMARTKV_COMPARE(Json, Text)                                    \
+  inline bool operator==(const Json& value, Text text) noexcept {      \
+    const auto* held = value.get_ptr<const Json::string_t*>();         \
+    return held != nullptr && *held == text;                           \
+  }                                                                    \
+  inline bool operator!=(const Json& value, Text text) noexcept { return !(value == text); }
+SMARTKV_COMPARE(json, const char*)
+SMARTKV_COMPARE(json, const std::string&)
+SMARTKV_COMPARE(ordered_json, const char*)
+SMARTKV_COMPARE(ordered_json, const std::string&)
+#undef SMARTKV_COMPARE
 
 }  // namespace nlohmann
