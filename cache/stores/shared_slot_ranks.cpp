@@ -174,7 +174,10 @@ StoreBytes SharedBudgetStore::bytes_at(const StageView& view, const Moment& then
       return std::min(size.packed - was.packed + shared_packed, size.made);
     };
     const int64_t pages = (size.pages - held.pages) * page_bytes(held) + packed_since(held) * packed_page_bytes();
-    const int64_t tail = tail_bytes(size, view, then) - tail_bytes(held, view, view.now());
+    int64_t tail = tail_bytes(size, view, then) - tail_bytes(held, view, view.now());
+    if (n_probes() > 0 && context_.ranks() > 1) {  // excess_bytes() counts the masses of all units.
+      tail += (size.dense + size.packed - held.dense - held.packed) * kPageTokens * static_cast<int64_t>(sizeof(float));
+    }
     most.pages = std::max(most.pages, pages + shared);
     most.state = std::max(most.state, units_bytes(size) - units_bytes(held) + tail);
     if (!commits) continue;

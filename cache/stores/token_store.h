@@ -58,8 +58,8 @@ struct StoreBytes {
   int64_t state = 0;  // everything else
   // The boundary Moment::last takes more for a while. There are two bounds, of which the smaller one counts:
   //  - working: what the store's pages and state exceed by the larger of their bytes before and after the boundary;
-  //  - prepared and take: what prepare() adds, and by layer what take() adds before the layer's tail is freed. An empty
-  //    `take` means that each layer takes an equal share of the new pages.
+  //  - prepared and take: what prepare() adds, or take() in all layers although their tail is freed; and by layer what
+  //    take() adds until then. An empty `take` means that each layer takes an equal share of the new pages.
   int64_t working = 0;
   int64_t prepared = 0;
   std::vector<int64_t> take = {};
