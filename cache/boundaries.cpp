@@ -17,16 +17,13 @@ int64_t Boundaries::after(int64_t tokens) const {
   return least;
 }
 
-int64_t Boundaries::most_in_tail(int64_t n_tokens) const {
-  if (window == kNever) return n_tokens;
-  const int64_t prompt = stride == kNever ? prompt_tokens : std::min(prompt_tokens, whole_pages(window) + stride);
-  return std::min(n_tokens, std::max(prompt, window + kPageTokens));
-}
-
-int64_t Boundaries::next(int64_t tokens) const {
-  int64_t boundary = after(0);
-  while (boundary <= tokens) boundary = after(boundary);
-  return boundary;
+int64_t Boundaries::last(int64_t tokens) const {
+  if (window == kNever) return 0;
+  int64_t last = stride == kNever ? 0 : std::min(tokens, prompt_tokens) / stride * stride;
+  if (last < window + kPageTokens) last = 0;  // No page can be evicted yet.
+  if (tokens < prompt_tokens) return last;
+  if (leaving(prompt_tokens) > leaving(last)) last = prompt_tokens;
+  return leaving(tokens) > leaving(last) ? leaving(tokens) + window : last;
 }
 
 bool Boundaries::agree(const Boundaries& other, int64_t tokens, int64_t n_probes) const {

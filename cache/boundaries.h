@@ -2,11 +2,24 @@
 // length alone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/quantized_page.h"
 
 namespace smartkv {
+
+// A moment of a sequence: what its boundaries have done by then.
+struct Moment {
+  int64_t tokens = 0;  // of the sequence
+  int64_t last = 0;    // the latest boundary that is committed; 0 if there is none
+  int64_t next = 0;    // the first boundary that is not
+  int64_t left = 0;    // tokens that have left the tail
+  int64_t taken = 0;   // tokens that left it at `last`
+
+  // Returns how many of the last n queries before `next` have come. A boundary forgets those before it.
+  int64_t probes(int64_t n) const { return std::max<int64_t>(0, tokens - std::max(last, next - n)); }
+};
 
 // Rounds a number of tokens up to whole pages.
 constexpr int64_t whole_pages(int64_t tokens) {
@@ -30,13 +43,22 @@ struct Boundaries {
   int64_t leaving(int64_t tokens) const {
     return tokens < window ? 0 : (tokens - window) / kernels::kPageTokens * kernels::kPageTokens;
   }
-  // Returns the most tokens that the tail holds at any time while the sequence grows to n_tokens.
-  int64_t most_in_tail(int64_t n_tokens) const;
+  // Returns the last boundary at or before `tokens`, or 0.
+  int64_t last(int64_t tokens) const;
   // Returns the first boundary past any number of tokens.
-  int64_t next(int64_t tokens) const;
+  int64_t next(int64_t tokens) const { return after(last(tokens)); }
+  // Returns the moment of a sequence of `tokens` tokens that has committed every boundary up to there.
+  Moment at(int64_t tokens) const { return since(last(tokens), tokens); }
+  // Returns the moment of a sequence that has grown to a boundary and has not committed it.
+  Moment before(int64_t boundary) const { return since(last(boundary - 1), boundary); }
   // Returns whether both have the same boundaries up to `tokens`, and the same probe queries up to there: those are the
   // last n_probes queries before each boundary.
   bool agree(const Boundaries& other, int64_t tokens, int64_t n_probes) const;
+
+ private:
+  Moment since(int64_t boundary, int64_t tokens) const {
+    return {tokens, boundary, after(boundary), leaving(boundary), leaving(boundary) - leaving(last(boundary - 1))};
+  }
 };
 
 }  // namespace smartkv

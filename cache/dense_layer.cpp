@@ -23,14 +23,9 @@ int64_t DenseLayer::growth(int64_t from, int64_t n) const {
   return pages * pool_->page_bytes();
 }
 
-int64_t DenseLayer::shared_bytes() const {
-  return std::count_if(pages_.begin(), pages_.end(), [](const PageRef& page) { return page.use_count() > 1; }) *
-         pool_->page_bytes();
-}
-
-int64_t DenseLayer::own_bytes_before(int64_t n) const {
+int64_t DenseLayer::shared_bytes_before(int64_t n) const {
   return std::count_if(pages_.begin(), pages_.begin() + (n - first_) / kPageTokens,
-                       [](const PageRef& page) { return page.use_count() == 1; }) *
+                       [](const PageRef& page) { return page.use_count() > 1; }) *
          pool_->page_bytes();
 }
 

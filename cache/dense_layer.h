@@ -52,10 +52,9 @@ class DenseLayer {
 
   int64_t n_pages() const { return static_cast<int64_t>(pages_.size()); }
   int64_t bytes() const { return n_pages() * pool_->page_bytes(); }
-  // Bytes of pages that also have another holder.
-  int64_t shared_bytes() const;
-  // Bytes that drop_before(n) would give back to the pool.
-  int64_t own_bytes_before(int64_t n) const;
+  // Bytes of pages that also have another holder: of all, and of those before token n, a multiple of kPageTokens.
+  int64_t shared_bytes() const { return shared_bytes_before(first_ + n_pages() * kernels::kPageTokens); }
+  int64_t shared_bytes_before(int64_t n) const;
 
  private:
   DensePage& page(int64_t position) const;

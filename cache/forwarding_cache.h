@@ -14,8 +14,8 @@
 namespace smartkv {
 
 // reserve(), write(), advance(), truncate() and commit() go to all caches. next_boundary() is the nearest of all, and
-// growth() the sum. Everything else is forwarded to the first cache. Subclasses implement fork() and resume(). save()
-// is not supported.
+// max_growth() the sum. Everything else is forwarded to the first cache. Subclasses implement fork() and resume().
+// save() is not supported.
 class ForwardingCache : public SequenceCache {
  public:
   int64_t tokens() const override { return first().tokens(); }
@@ -48,9 +48,9 @@ class ForwardingCache : public SequenceCache {
   LogitCheck judge(std::span<const float> exact, std::span<const float> own) override { return all_[0]->judge(exact, own); }
   TokenRange probes(int64_t n) const override { return first().probes(n); }
   void observe(int64_t layer, const Probe& probe) override { all_[0]->observe(layer, probe); }
-  int64_t growth(int64_t n) const override {
+  int64_t max_growth(int64_t n) const override {
     int64_t bytes = 0;
-    for (const SequenceCache* cache : all_) bytes += cache->growth(n);
+    for (const SequenceCache* cache : all_) bytes += cache->max_growth(n);
     return bytes;
   }
   std::vector<int64_t> positions(int64_t layer, int64_t head) const override { return first().positions(layer, head); }

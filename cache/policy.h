@@ -101,6 +101,7 @@ struct PolicyContext {
 struct PolicyTrial {
   std::string_view name;        // suffix of the policy's name in the suite; "" for the policy itself
   std::string_view parameters;  // a JSON object
+  bool by_contents = false;     // contents decide how many bytes are held, so stores state upper bounds
   bool cuts_pages = false;      // needs a backend that cuts pages
 };
 

@@ -142,7 +142,7 @@ class SequenceCache {
   // Returns an upper bound of the rise of the pool's bytes_in_use(), at any moment, while n more tokens are reserved,
   // written, observed, advanced and committed, boundaries included. It covers new pages, copies of shared pages,
   // temporary memory of compaction and policy state. The bound holds until this cache is changed or forked.
-  virtual int64_t growth(int64_t n) const = 0;
+  virtual int64_t max_growth(int64_t n) const = 0;
 
   static constexpr int64_t kOtherHead = -1;
   // Returns the position of the token that each entry of view(layer, 0) represents in a KV head, in the order of the

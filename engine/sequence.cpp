@@ -63,8 +63,8 @@ bool Sequence::leaves_prefix() const {
 }
 
 int64_t Sequence::max_growth(int64_t n) const {
-  const int64_t drafts = draft == nullptr || draft->cache() == nullptr ? 0 : draft->cache()->growth(n);
-  return drafts + (request->offloads() ? 0 : cache->growth(n));
+  const int64_t drafts = draft == nullptr || draft->cache() == nullptr ? 0 : draft->cache()->max_growth(n);
+  return drafts + (request->offloads() ? 0 : cache->max_growth(n));
 }
 
 // While decoding, each token has a row: the last known token, and each drafted token that is to be verified. While

@@ -95,8 +95,6 @@ void HeadUnits::resize(std::span<const int64_t> wanted) {
   }
 }
 
-int64_t HeadUnits::growth(int64_t more_pages) const { return pages_.growth(0, (n_pages() + more_pages) * kPageTokens); }
-
 void HeadUnits::save(StateWriter* out) const {
   out->value(n_pages());
   pages_.save(n_pages() * kPageTokens, out);

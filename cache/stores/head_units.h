@@ -35,8 +35,6 @@ class HeadUnits {
 
   // Gives every KV head `units` units, in as few pages as hold them. A head's remaining units keep their contents.
   void resize(std::span<const int64_t> units);
-  // Returns an upper bound of the bytes that resize() and own_place() allocate while more_pages pages are added.
-  int64_t growth(int64_t more_pages) const;
 
   void save(StateWriter* out) const;
   // Reads what save() wrote. Throws CacheError, also if there are more than most_pages pages.

@@ -73,16 +73,8 @@ void PageStore::load(const StageView& view, StateReader* in) {
   count_bytes();
 }
 
-StoreGrowth PageStore::page_growth(const StageView& view, int64_t end) const {
-  StoreGrowth growth;
-  if (view.next_boundary > end) return growth;
-  int64_t i = n_pages_, first = 0;
-  for (; i < view.leaving() / kPageTokens; ++i) first += page_bytes(i);
-  growth.take.assign(pages_.size(), first);
-  for (int64_t at = view.boundaries.after(view.next_boundary); at <= end; at = view.boundaries.after(at)) {
-    for (; i < view.boundaries.leaving(at) / kPageTokens; ++i) growth.later += shape().n_layers * page_bytes(i);
-  }
-  return growth;
+StoreBytes PageStore::bytes_at(const StageView& /*view*/, const Moment& then) const {
+  return {.pages = shape().n_layers * layer_bytes(then.left / kPageTokens)};
 }
 
 int64_t PageStore::shared_bytes() const {
@@ -125,7 +117,6 @@ class UniformStore final : public PageStore {
  public:
   UniformStore(const PolicyContext& context, const QuantizedLayout& layout) : PageStore(context), layout_(layout) {}
   std::unique_ptr<TokenStore> fork() const override { return std::make_unique<UniformStore>(*this); }
-  StoreGrowth growth(const StageView& view, int64_t end) const override { return page_growth(view, end); }
   int64_t stable_bytes() const override { return bytes(); }
 
  private:
@@ -142,14 +133,6 @@ class UniformStore final : public PageStore {
 
 std::unique_ptr<TokenStore> UniformStoreFactory::create(const PolicyContext& context) const {
   return std::make_unique<UniformStore>(context, layout_);
-}
-
-StoreFactory::Bytes UniformStoreFactory::max_bytes(const PolicyContext& context, int64_t /*prompt_tokens*/,
-                                                   int64_t /*n_tokens*/, int64_t n_left) const {
-  const CacheShape& shape = context.shape;
-  const int64_t pages = n_left / kPageTokens;
-  if (pages == 0) return {};
-  return {shape.n_layers * (quantized_bytes(shape, widest_layout(shape)) + (pages - 1) * quantized_bytes(shape, layout_)), 0};
 }
 
 }  // namespace smartkv

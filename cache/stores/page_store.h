@@ -30,6 +30,8 @@ class PageStore : public TokenStore {
   void prepare(const StageView& view) final;
   void take(const StageView& view, int64_t layer, EvictedTokens* tokens) final;
   void finish(const StageView& view) final;
+  // Each page takes page_bytes().
+  StoreBytes bytes_at(const StageView& view, const Moment& then) const override;
   void save(StateWriter* out) const override;
   void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
@@ -52,9 +54,8 @@ class PageStore : public TokenStore {
   int64_t bytes() const { return bytes_; }  // Sum over all pages.
   // Bytes of pages that also have another holder.
   int64_t shared_bytes() const;
-  // Bounds the bytes of the pages that are made while the sequence grows to `end` tokens, if new page i of a layer has
-  // at most page_bytes(i).
-  StoreGrowth page_growth(const StageView& view, int64_t end) const;
+  // Returns the bytes of a layer's first n pages if each takes page_bytes().
+  int64_t layer_bytes(int64_t n) const { return n == 0 ? 0 : page_bytes(0) + (n - 1) * page_bytes(1); }
 
   // Called at a boundary, before `made` new pages of each layer are packed. Decides their layouts, and may narrow
   // existing pages.
@@ -71,7 +72,7 @@ class PageStore : public TokenStore {
   }
   // Returns the rows of page i if the store's pages are indexed.
   virtual IndexedRows rows(int64_t i) const { (void)i; return {}; }
-  // Returns an upper bound of the bytes of a layer's new page i.
+  // Returns the bytes of a layer's new page i, or an upper bound. They are the same for all pages but the first.
   virtual int64_t page_bytes(int64_t i) const = 0;
 
  private:
@@ -96,7 +97,6 @@ class UniformStoreFactory final : public StoreFactory {
  public:
   explicit UniformStoreFactory(const kernels::QuantizedLayout& layout) : layout_(layout) {}
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
-  Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
   bool exchanges() const override { return false; }
 
  private:

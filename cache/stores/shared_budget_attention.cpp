@@ -9,10 +9,6 @@ namespace smartkv {
 
 using kernels::kPageTokens;
 
-int64_t attention_bytes(int64_t heads, int64_t kept, int64_t tail) {
-  return heads * (kept + 2 * tail) * static_cast<int64_t>(sizeof(float));
-}
-
 int64_t SharedBudgetStore::n_probes() const { return smartkv::n_probes(scorer_); }
 
 void SharedBudgetStore::observe(const StageView& /*view*/, int64_t layer, const StoreProbe& probe) {
@@ -75,14 +71,6 @@ void SharedBudgetStore::score_attention(const StageView& view) {
     for (size_t t = 0; t < candidates.size(); ++t) *candidates[t].score = mass[t];
     std::vector<float>().swap(head.mass);
   });
-}
-
-int64_t SharedBudgetStore::attention_held() const {
-  int64_t held = 0;
-  for (const Layer& layer : layers_) {
-    for (const Head& head : layer.heads) held += static_cast<int64_t>((head.mass.size() + head.tail.size()) * sizeof(float));
-  }
-  return held;
 }
 
 void SharedBudgetStore::load_attention(const StageView& view, StateReader* in, Head* head) const {

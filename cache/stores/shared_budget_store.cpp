@@ -14,10 +14,6 @@ namespace {
 using kernels::kPageTokens;
 using Token = EvictedTokens::Token;
 
-bool counts_importance(const SharedBudgetOptions& options, const TokenScorer& scorer) {
-  return options.margin < 1 && knows_importance(scorer);
-}
-
 }  // namespace
 
 int64_t least_units(const EvictionOptions& options) { return whole_pages(std::max<int64_t>(options.sinks, 1)) / kPageTokens; }
@@ -47,36 +43,6 @@ std::unique_ptr<TokenStore> SharedBudgetStoreFactory::create(const PolicyContext
   return std::make_unique<SharedBudgetStore>(context, options_, scorer_);
 }
 
-StoreFactory::Bytes SharedBudgetStoreFactory::max_bytes(const PolicyContext& context, int64_t prompt_tokens,
-                                                      int64_t n_tokens, int64_t n_left) const {
-  const CacheShape& shape = context.shape;
-  const int64_t heads = shape.n_kv_heads, n_layers = shape.n_layers, left = n_left / kPageTokens;
-  const int64_t page = dense_bytes(shape, kPageTokens) / n_layers;
-  // The budgets are shared by all KV heads of the model, and any head may have most of them.
-  const int64_t dense = std::min(SharedBudgetStore::rank_pages(context, heads, n_layers * options_.dense_slots() / kPageTokens), n_layers * left);
-  const int64_t dense_units = std::min(n_layers * context.all_kv_heads() * options_.dense_slots() / kPageTokens, n_layers * heads * left);
-  const int64_t packed_units =
-      std::min(n_layers * context.all_kv_heads() * options_.packed_tokens() / kPageTokens, n_layers * heads * left);
-  const int64_t packed_unit = packed_units == 0 ? 0 : quantized_bytes(shape, *options_.eviction.packed) / heads;
-  // A layer that gets another page has it before the page of its tail is freed.
-  Bytes bytes{dense * page + packed_units * packed_unit + std::min(n_layers, context.workers()) * page, 0};
-  bytes.layer_pages = std::min(dense, left) * page + std::min(packed_units, heads * left) * packed_unit;
-  const bool ranks = counts_importance(options_, scorer_);
-  bytes.layer_rise = page;  // Dropped units make room before new ones are made.
-  const int64_t prompt = options_.eviction.exact_prefill ? options_.eviction.boundaries().leaving(std::min(prompt_tokens, n_tokens)) : 0;
-  const int64_t most_scored = std::min(n_tokens, std::max(prompt, kPageTokens));
-  bytes.state = dense_units * SharedBudgetStore::dense_state_bytes(ranks) +
-                packed_units * SharedBudgetStore::packed_state_bytes(ranks) + most_scored * SharedBudgetStore::scored_bytes(context, heads, ranks) +
-                SharedBudgetStore::sizes_bytes(context);
-  if (smartkv::n_probes(scorer_) > 0) {
-    Boundaries boundaries = options_.eviction.boundaries();
-    boundaries.prompt_tokens = prompt_tokens;
-    const int64_t tail = whole_pages(boundaries.most_in_tail(n_tokens) + 1);
-    bytes.state += attention_bytes(1, (dense_units + packed_units) * kPageTokens, n_layers * heads * tail);
-  }
-  return bytes;
-}
-
 SharedBudgetStore::SharedBudgetStore(const PolicyContext& context, const SharedBudgetOptions& options,
                                  TokenScorer scorer)
     : context_(context),
@@ -92,23 +58,6 @@ SharedBudgetStore::SharedBudgetStore(const PolicyContext& context, const SharedB
 std::unique_ptr<TokenStore> SharedBudgetStore::fork() const {
   shares_ = shares_ || pages() + packed_units() > 0;
   return std::make_unique<SharedBudgetStore>(*this);
-}
-
-int64_t SharedBudgetStore::slot_bytes(bool ranks) {
-  return static_cast<int64_t>(sizeof(int32_t) + (ranks ? 2 : 1) * sizeof(float));
-}
-
-int64_t SharedBudgetStore::scored_bytes(const PolicyContext& context, int64_t heads, bool ranks) {
-  return context.shape.n_layers * (heads + (ranks ? context.all_kv_heads() : 0)) * static_cast<int64_t>(sizeof(float));
-}
-
-int64_t SharedBudgetStore::rank_pages(const PolicyContext& context, int64_t heads, int64_t pages) {
-  if (context.ranks() == 1) return pages;
-  return (pages * context.all_kv_heads() + context.shape.n_layers * (heads - 1)) / heads;
-}
-
-int64_t SharedBudgetStore::sizes_bytes(const PolicyContext& context) {
-  return context.shape.n_layers * context.all_kv_heads() * static_cast<int64_t>(sizeof(HeadSize));
 }
 
 int64_t SharedBudgetStore::budget_pages() const { return shape().n_layers * options_.dense_slots() / kPageTokens; }
@@ -139,14 +88,6 @@ int64_t SharedBudgetStore::shared_packed_units() const {
 
 int64_t SharedBudgetStore::packed_page_bytes() const {
   return packs() ? quantized_bytes(shape(), *options_.eviction.packed) / n_heads() : 0;
-}
-
-int64_t SharedBudgetStore::packed_state_bytes(bool ranks) {
-  return static_cast<int64_t>(sizeof(PackedUnit)) + kPageTokens * slot_bytes(ranks);
-}
-
-int64_t SharedBudgetStore::leaving_pages(const StageView& view) const {
-  return (view.leaving() - view.tail_first) / kPageTokens;
 }
 
 int64_t SharedBudgetStore::entries(int64_t layer) const {
@@ -212,7 +153,7 @@ void SharedBudgetStore::truncate(const StageView& view, int64_t n) {
   state_.set(state_bytes());
 }
 
-bool SharedBudgetStore::by_importance() const { return counts_importance(options_, scorer_); }
+bool SharedBudgetStore::by_importance() const { return options_.margin < 1 && knows_importance(scorer_); }
 
 void SharedBudgetStore::score_contents(const StageView& view, int64_t end) {
   score_tail(context_, scorer_, view.tail, &scored_, end, by_importance(), [&](int64_t layer, const TokenScores& run) {
@@ -306,7 +247,8 @@ void SharedBudgetStore::finish(const StageView& /*view*/) {
 int64_t SharedBudgetStore::stable_bytes() const { return packed_units() * packed_page_bytes(); }
 
 int64_t SharedBudgetStore::state_bytes() const {
-  int64_t bytes = sizes_bytes(context_) + excess_ + packed_units() * packed_state_bytes(by_importance());
+  int64_t bytes = static_cast<int64_t>(sizes_.size() * sizeof(HeadSize)) + excess_;
+  bytes += packed_units() * packed_state_bytes();
   for (const Layer& layer : layers_) {
     bytes += layer.kept.n_units() * kUnitBytes;
     for (const Head& head : layer.heads) {

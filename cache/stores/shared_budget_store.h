@@ -40,10 +40,6 @@ namespace smartkv {
 // Returns how many units of dense pages a KV head has at least: enough for the sinks, and never zero.
 int64_t least_units(const EvictionOptions& options);
 
-// Returns the most bytes that a scorer of attention needs for `heads` KV heads, each with `kept` kept tokens and `tail`
-// tokens in the tail: a mass for each of these tokens, and a score for each token of the tail.
-int64_t attention_bytes(int64_t heads, int64_t kept, int64_t tail);
-
 struct SharedBudgetOptions {
   EvictionOptions eviction;
   // Subtracted from percentiles of importance, 0 to 1. 1: importance does not count.
@@ -59,7 +55,6 @@ class SharedBudgetStoreFactory final : public StoreFactory {
   SharedBudgetStoreFactory(const SharedBudgetOptions& options, TokenScorer scorer);
   ~SharedBudgetStoreFactory() override;
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
-  Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
   bool exchanges() const override { return true; }
 
  private:
@@ -86,7 +81,7 @@ class SharedBudgetStore final : public TokenStore {
   void prepare(const StageView& view) override;
   void take(const StageView& view, int64_t layer, EvictedTokens* tokens) override;
   void finish(const StageView& view) override;
-  StoreGrowth growth(const StageView& view, int64_t end) const override;
+  StoreBytes bytes_at(const StageView& view, const Moment& then) const override;
   void save(StateWriter* out) const override;
   void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
@@ -96,18 +91,6 @@ class SharedBudgetStore final : public TokenStore {
 
   // Positions of the tokens that a KV head keeps: by slot, then by packed unit. For inspection and tests.
   std::vector<int32_t> kept_positions(int64_t layer, int64_t head) const;
-  // Bytes of state per packed unit and per dense unit, pages not included. ranks: importance counts.
-  static int64_t packed_state_bytes(bool ranks);
-  static int64_t dense_state_bytes(bool ranks) { return kernels::kPageTokens * slot_bytes(ranks) + kUnitBytes; }
-  // Bytes of the scores of one tail token in all layers, if contents are scored, on a tensor-parallel rank with `heads`
-  // KV heads of a layer.
-  static int64_t scored_bytes(const PolicyContext& context, int64_t heads, bool ranks);
-  // Bytes of the table of the sizes of all KV heads.
-  static int64_t sizes_bytes(const PolicyContext& context);
-  // Returns the most dense pages, over all layers, of a tensor-parallel rank with `heads` KV heads of a layer, where a
-  // single process with all KV heads would have `pages`. In the worst case all units belong to this rank's heads, and
-  // the last page of each layer is not full.
-  static int64_t rank_pages(const PolicyContext& context, int64_t heads, int64_t pages);
 
  private:
   // Size of a KV head of the model, on whichever tensor-parallel rank it is, in units of kPageTokens tokens.
@@ -172,8 +155,13 @@ class SharedBudgetStore final : public TokenStore {
   };
 
   static constexpr int64_t kUnitBytes = sizeof(int32_t);
-  // Bytes of state of a token that has a slot: its position and its scores. ranks: importance counts.
-  static int64_t slot_bytes(bool ranks);
+  // Bytes of state of a token that has a slot: its position and its scores.
+  int64_t slot_bytes() const { return static_cast<int64_t>(sizeof(int32_t) + (by_importance() ? 2 : 1) * sizeof(float)); }
+  // Bytes of state per packed unit and per dense unit, pages not included.
+  int64_t packed_state_bytes() const {
+    return static_cast<int64_t>(sizeof(PackedUnit)) + kernels::kPageTokens * slot_bytes();
+  }
+  int64_t dense_state_bytes() const { return kernels::kPageTokens * slot_bytes() + kUnitBytes; }
   // Makes a score finite. NaN becomes the least value.
   static float comparable(float x) {
     constexpr float kLeast = std::numeric_limits<float>::lowest(), kMost = std::numeric_limits<float>::max();
@@ -199,15 +187,11 @@ class SharedBudgetStore final : public TokenStore {
   int64_t packed_units() const;
   // Packed units that also have another holder.
   int64_t shared_packed_units() const;
-  // Pages of a layer that the next boundary evicts from the tail.
-  int64_t leaving_pages(const StageView& view) const;
   bool scores_contents() const { return n_probes() == 0; }
   void score_contents(const StageView& view, int64_t end);
   // shared_budget_attention.cpp, for scorers of attention.
   // Turns the masses into scores.
   void score_attention(const StageView& view);
-  // Bytes of masses and of scores of the tail.
-  int64_t attention_held() const;
   void load_attention(const StageView& view, StateReader* in, Head* head) const;
   // Whether importance counts.
   bool by_importance() const;
@@ -219,16 +203,25 @@ class SharedBudgetStore final : public TokenStore {
   // Contents of a tensor-parallel rank: KV heads of a layer, dense pages, dense units and packed units.
   struct RankSize {
     int64_t heads = 0, pages = 0, dense = 0, packed = 0;
+    int64_t made = 0;  // packed units made to come to this size, at most
   };
   // This process's tensor-parallel rank.
   int64_t rank() const { return context_.heads == nullptr ? 0 : context_.heads->rank(); }
   RankSize rank_size(int64_t rank, int64_t layer) const;
   RankSize rank_size(int64_t rank) const;          // Over all layers.
-  // Bytes of a tensor-parallel rank's pages and of the state that goes with them.
-  int64_t rank_bytes(int64_t rank) const;
+  // Returns the most that a rank holds at a moment to come.
+  RankSize rank_size_at(int64_t rank, const StageView& view, const Moment& then) const;
+  int64_t page_bytes(const RankSize& size) const { return size.heads * (context_.pool->page_bytes() / n_heads()); }
+  int64_t pages_bytes(const RankSize& size) const {
+    return size.pages * page_bytes(size) + size.packed * packed_page_bytes();
+  }
+  int64_t units_bytes(const RankSize& size) const {
+    return size.dense * dense_state_bytes() + size.packed * packed_state_bytes();
+  }
+  // Returns the bytes of a rank's scores and masses of attention.
+  int64_t tail_bytes(const RankSize& size, const StageView& view, const Moment& then) const;
   // Bytes by which the tensor-parallel rank that holds most exceeds this one.
   int64_t excess_bytes() const;
-  StoreGrowth rank_growth(int64_t rank, const StageView& view, int64_t end) const;
   // shared_slot_choice.cpp: the choice at a boundary.
   // Returns the candidates of all KV heads with their worth.
   std::vector<Candidates> weigh(int64_t tail_first, int64_t n_leaving) const;

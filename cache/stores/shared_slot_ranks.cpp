@@ -112,85 +112,92 @@ SharedBudgetStore::RankSize SharedBudgetStore::rank_size(int64_t rank) const {
   return all;
 }
 
-int64_t SharedBudgetStore::rank_bytes(int64_t rank) const {
-  const RankSize of = rank_size(rank);
-  const int64_t mass = n_probes() == 0 ? 0 : (of.dense + of.packed) * kPageTokens * static_cast<int64_t>(sizeof(float));
-  return of.pages * of.heads * (context_.pool->page_bytes() / n_heads()) +
-         of.dense * dense_state_bytes(by_importance()) +
-         of.packed * (packed_page_bytes() + packed_state_bytes(by_importance())) + mass;
-}
-
 int64_t SharedBudgetStore::excess_bytes() const {
+  const auto held = [&](int64_t rank) {
+    const RankSize of = rank_size(rank);
+    const int64_t masses = n_probes() == 0 ? 0 : (of.dense + of.packed) * kPageTokens;
+    return pages_bytes(of) + units_bytes(of) + masses * static_cast<int64_t>(sizeof(float));
+  };
   int64_t most = 0;
-  for (int64_t r = 0; r < context_.ranks(); ++r) most = std::max(most, rank_bytes(r));
-  return most - rank_bytes(rank());
+  for (int64_t r = 0; r < context_.ranks(); ++r) most = std::max(most, held(r));
+  return most - held(rank());
 }
 
-// Bounds the growth of the tensor-parallel rank that may grow most.
-StoreGrowth SharedBudgetStore::growth(const StageView& view, int64_t end) const {
-  StoreGrowth growth = rank_growth(rank(), view, end);
+// The budgets are shared by all KV heads of the model, and any head may have most of them.
+SharedBudgetStore::RankSize SharedBudgetStore::rank_size_at(int64_t rank, const StageView& view,
+                                                            const Moment& then) const {
+  RankSize size = rank_size(rank);
+  const int64_t heads = context_.all_kv_heads(), budget = budget_pages();
+  const int64_t added = (then.left - view.tail_first) / kPageTokens * shape().n_layers;  // Pages.
+  if (added == 0) return size;
+  size.made = packs() ? size.dense + added * size.heads : 0;
+  if (then.last == view.next_boundary) {  // No more than dense slots lack; see share_budget().
+    int64_t lacking = (added - budget) * heads + shape().n_layers * (heads - 1);
+    for (const HeadSize& of : sizes_) lacking += of.dense;
+    size.made = std::clamp<int64_t>(lacking, 0, size.made);
+  }
+  size.packed = std::min(size.packed + size.made, packed_most_);
+  // In the worst case all units belong to this rank's heads, and the last page of each layer is not full.
+  const int64_t partly = context_.ranks() == 1 ? 0 : shape().n_layers * (size.heads - 1);
+  size.pages = std::min(size.pages + added, (budget * heads + partly) / size.heads);
+  size.dense = std::min(size.pages * size.heads, budget * heads);
+  return size;
+}
+
+int64_t SharedBudgetStore::tail_bytes(const RankSize& size, const StageView& view, const Moment& then) const {
+  const int64_t scored = scored_tail(scorer_, view, then, scored_), importance = by_importance() ? context_.all_kv_heads() : 0;
+  int64_t values = shape().n_layers * scored * (size.heads + importance);
+  if (then.probes(n_probes()) > 0) {
+    values += (size.dense + size.packed) * kPageTokens + shape().n_layers * size.heads * (then.tokens - then.left);
+  }
+  return values * static_cast<int64_t>(sizeof(float));
+}
+
+// Adds to what this rank holds the growth of the rank that may grow most.
+StoreBytes SharedBudgetStore::bytes_at(const StageView& view, const Moment& then) const {
+  const bool commits = then.left > view.tail_first;
+  const Moment before = view.boundaries.before(then.last);
+  StoreBytes most;
+  int64_t take = 0;
   for (int64_t r = 0; r < context_.ranks(); ++r) {
-    if (r == rank()) continue;
-    const StoreGrowth other = rank_growth(r, view, end);
-    for (size_t layer = 0; layer < growth.take.size(); ++layer) growth.take[layer] = std::max(growth.take[layer], other.take[layer]);
-    growth.take_most = std::max(growth.take_most, other.take_most);
-    growth.later = std::max(growth.later, other.later);
-    growth.state = std::max(growth.state, other.state);
-  }
-  return growth;
-}
-
-StoreGrowth SharedBudgetStore::rank_growth(int64_t of_rank, const StageView& view, int64_t end) const {
-  StoreGrowth growth;
-  const bool here = of_rank == rank();
-  const RankSize held = rank_size(of_rank);
-  const int64_t page = held.heads * (context_.pool->page_bytes() / n_heads()), packed_page = packed_page_bytes();
-  const int64_t budget = rank_pages(context_, held.heads, budget_pages());
-  // It is not known here which pages of another tensor-parallel rank are shared.
-  const int64_t shared_packed = here ? (view.may_share ? shared_packed_units() : 0) : shares_ ? held.packed : 0;
-  int64_t next = held.pages, more_packed = 0, units = 0;
-  if (view.next_boundary <= end) {
-    const int64_t added = leaving_pages(view);
-    next = std::min(budget, held.pages + shape().n_layers * added);
-    // Dropped units make room for new ones, unless they are shared. The dropped unit may be on another tensor-parallel
-    // rank.
-    const int64_t room = packed_most_ - held.packed;
-    int64_t coming = room;
-    if (context_.ranks() > 1) {
-      coming = added * all_heads() - budget_pages() * context_.all_kv_heads() + shape().n_layers * (context_.all_kv_heads() - 1);
-      for (const HeadSize& size : sizes_) coming += size.dense;
-      coming = std::clamp<int64_t>(coming, 0, room);
+    const RankSize held = rank_size(r), size = rank_size_at(r, view, then);
+    int64_t shared = 0, shared_packed = 0;  // Bytes of dense pages, and packed units.
+    if (commits && r == rank() && view.may_share) {
+      shared_packed = shared_packed_units();
+      for (const Layer& layer : layers_) shared += layer.kept.shared_bytes();
+    } else if (commits && r != rank() && shares_) {  // It is not known here which pages of another rank are shared.
+      shared_packed = held.packed;
+      shared = held.pages * page_bytes(held);
     }
-    more_packed = packs() ? coming + shared_packed : 0;
-    int64_t dense_next = 0, packed_next = 0;
-    for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
-      const RankSize of = rank_size(of_rank, layer);
-      const int64_t dense = here ? layers_[static_cast<size_t>(layer)].kept.growth(added) : (added + (shares_ ? of.pages : 0)) * page;
-      const int64_t packed = std::min(more_packed, of.dense + added * held.heads);
-      growth.take.push_back(dense + packed * packed_page);
-      dense_next += dense;
-      packed_next = std::min(more_packed, packed_next + packed);
+    // Dropped units make room for new ones, unless they are shared.
+    const auto packed_since = [&](const RankSize& was) {
+      return std::min(size.packed - was.packed + shared_packed, size.made);
+    };
+    const int64_t pages = (size.pages - held.pages) * page_bytes(held) + packed_since(held) * packed_page_bytes();
+    int64_t tail = tail_bytes(size, view, then) - tail_bytes(held, view, view.now());
+    if (n_probes() > 0 && context_.ranks() > 1) {  // excess_bytes() counts the masses of all units.
+      tail += (size.dense + size.packed - held.dense - held.packed) * kPageTokens * static_cast<int64_t>(sizeof(float));
     }
-    growth.take_most = (held.pages == 0 ? next * page : dense_next) + packed_next * packed_page;
-    if (view.boundaries.after(view.next_boundary) <= end) {
-      if (packs()) more_packed = room + shared_packed;
-      const int64_t most = std::min(budget, shape().n_layers * whole_pages(end) / kPageTokens);
-      growth.later = std::max<int64_t>(0, most - next) * page + more_packed * packed_page;
-      next = std::max(next, most);
-    }
-    units = next * held.heads - held.dense;
+    most.pages = std::max(most.pages, pages + shared);
+    most.state = std::max(most.state, units_bytes(size) - units_bytes(held) + tail);
+    if (!commits) continue;
+    // Packed units take the places of as many dense ones, but those of a layer are freed in whole pages, and the ones
+    // that it has had are still there while it is worked on.
+    int64_t of_layer = 0;
+    for (int64_t layer = 0; layer < shape().n_layers; ++layer) of_layer = std::max(of_layer, rank_size(r, layer).dense);
+    of_layer += (before.left - view.tail_first) / kPageTokens * held.heads;
+    const int64_t workers = std::min(shape().n_layers, context_.workers());
+    const int64_t units = std::min(packed_since(rank_size_at(r, view, before)),
+                                   shape().n_layers * (held.heads - 1) + workers * of_layer);
+    most.prepared = std::max(most.prepared, units * packed_page_bytes() + shared);
+    take = std::max(take, then.taken / kPageTokens * page_bytes(held));
   }
-  const int64_t prompt = view.boundaries.prompt_tokens;
-  const int64_t scored_end = view.next_boundary <= end ? std::max(view.leaving(), std::min(end, prompt)) : std::min(end, prompt);
-  growth.state = units * dense_state_bytes(by_importance()) + more_packed * packed_state_bytes(by_importance());
-  if (scores_contents()) {
-    growth.state += std::max<int64_t>(0, scored_end - scored_) * scored_bytes(context_, held.heads, by_importance());
-  } else if (end > view.next_boundary - n_probes()) {
-    const int64_t candidates = (next * held.heads + held.packed + more_packed) * kPageTokens;
-    const int64_t most = attention_bytes(1, candidates, shape().n_layers * held.heads * (end - view.tail_first));
-    growth.state += std::max<int64_t>(0, most - (here ? attention_held() : 0));
-  }
-  return growth;
+  most.pages += pages_bytes(rank_size(rank()));
+  most.state += state_.bytes();
+  // A layer may get pages before another one loses as many, unless there were none.
+  most.take.assign(layers_.size(), take);
+  if (then.left > then.taken) most.working = shape().n_layers * take;
+  return most;
 }
 
 }  // namespace smartkv

@@ -14,8 +14,6 @@ using Token = EvictedTokens::Token;
 constexpr int64_t kSlotBytes = sizeof(int32_t) + sizeof(float) + sizeof(uint32_t);
 // Bytes of state per token in a packed page: its position.
 constexpr int64_t kPackedBytes = sizeof(int32_t);
-// Bytes of state per token if attention is scored: its mass, and its score while it is in the tail.
-constexpr int64_t kAttentionBytes = 2 * sizeof(float);
 
 }  // namespace
 
@@ -58,6 +56,17 @@ int64_t eviction_packed(const EvictionOptions& options, int64_t prompt_tokens) {
   return std::min(slots - open, leaving) / kPageTokens * kPageTokens;
 }
 
+int64_t scored_tail(const TokenScorer& scorer, const StageView& view, const Moment& then, int64_t scored) {
+  const int64_t prompt = view.boundaries.prompt_tokens;
+  const bool unknown = prompt == 0;  // The prompt may have ended at any token.
+  if (n_probes(scorer) > 0) return (unknown ? then.tokens : then.last) - then.left;
+  if (unknown || view.tokens <= prompt) {
+    const int64_t seen = unknown ? then.tokens : std::min(then.tokens, prompt);
+    scored = std::min(seen, view.boundaries.leaving(std::min(then.next, view.boundaries.next(seen))));
+  }
+  return std::max<int64_t>(0, scored - then.left);
+}
+
 SlotStoreFactory::SlotStoreFactory(const EvictionOptions& options, TokenScorer scorer)
     : options_(options), scorer_(std::move(scorer)) {
   if (!options.packed || options.exact_prefill) return;
@@ -71,21 +80,6 @@ bool SlotStoreFactory::exchanges() const { return pools_heads(scorer_); }
 
 std::unique_ptr<TokenStore> SlotStoreFactory::create(const PolicyContext& context) const {
   return std::make_unique<SlotStore>(context, options_, scorer_);
-}
-
-StoreFactory::Bytes SlotStoreFactory::max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens,
-                                                int64_t n_left) const {
-  const CacheShape& shape = context.shape;
-  const int64_t packed = eviction_packed(options_, prompt_tokens);
-  const int64_t slots = std::min(eviction_slots(options_) - packed, n_left);
-  Boundaries boundaries = options_.boundaries();
-  boundaries.prompt_tokens = prompt_tokens;
-  const int64_t most = slots + whole_pages(boundaries.most_in_tail(n_tokens) + 1);
-  const int64_t pages = packed == 0 ? 0 : shape.n_layers * packed / kPageTokens * quantized_bytes(shape, *options_.packed);
-  Bytes bytes{dense_bytes(shape, slots) + pages,
-              shape.n_layers * shape.n_kv_heads * (slots * kSlotBytes + packed * kPackedBytes + most * kAttentionBytes)};
-  bytes.layer_rise = dense_bytes(shape, kPageTokens) / shape.n_layers;
-  return bytes;
 }
 
 SlotStore::SlotStore(const PolicyContext& context, const EvictionOptions& options, TokenScorer scorer)
@@ -220,31 +214,23 @@ void SlotStore::finish(const StageView& view) {
   state_.set(state_bytes());
 }
 
-StoreGrowth SlotStore::growth(const StageView& view, int64_t end) const {
-  StoreGrowth growth;
-  int64_t kept = kept_, packed = 0;
-  if (view.next_boundary <= end) {
-    packed = packs_at(view);
-    kept += fills_at(view);
-    const int64_t pages = packed == 0 ? 0 : packed / kPageTokens * quantized_bytes(shape(), *options_.packed);
-    for (const Layer& layer : layers_) growth.take.push_back(layer.kept.growth(0, kept) + pages);
-    if (view.boundaries.after(view.next_boundary) <= end) {
-      const int64_t most = std::min(slots_ - packed_ - packed, whole_pages(end));
-      growth.later = dense_bytes(shape(), std::max<int64_t>(0, most - kept));
-      kept = std::max(kept, most);
-    }
+StoreBytes SlotStore::bytes_at(const StageView& view, const Moment& then) const {
+  const int64_t came = then.left - view.tail_first;
+  const bool packs = came > 0 && view.tail_first == 0;
+  const int64_t packed = packs ? eviction_packed(options_, view.boundaries.prompt_tokens) : packed_;
+  const int64_t kept = kept_ + std::min(slots_ - packed - kept_, came - (packed - packed_));
+  const int64_t page = options_.packed ? quantized_bytes(shape(), *options_.packed) : 0;
+  StoreBytes bytes{.pages = dense_bytes(shape(), kept) + shape().n_layers * packed / kPageTokens * page};
+  for (const Layer& layer : layers_) {
+    if (came > 0 && view.may_share) bytes.pages += layer.kept.shared_bytes();
+    if (then.last != view.next_boundary) continue;
+    bytes.take.push_back(layer.kept.growth(0, kept) + (packed - packed_) / kPageTokens * page);
   }
-  const int64_t heads = shape().n_layers * shape().n_kv_heads;
-  if (scores_contents()) {
-    const int64_t prompt = view.boundaries.prompt_tokens;
-    const int64_t scores = view.tokens < prompt ? std::max<int64_t>(0, std::min(end, prompt) - scored_) : 0;
-    growth.state = heads * ((kept - kept_) * kSlotBytes + packed * kPackedBytes + scores * static_cast<int64_t>(sizeof(float)));
-  } else if (kept != kept_ || packed > 0 || end > view.next_boundary - n_probes()) {
-    const int64_t state = heads * (kept * kSlotBytes + (packed_ + packed) * kPackedBytes +
-                                   (kept + end - view.tail_first) * kAttentionBytes);
-    growth.state = std::max<int64_t>(0, state - state_.bytes());
-  }
-  return growth;
+  const int64_t tail = scored_tail(scorer_, view, then, scored_);
+  const int64_t mass = then.probes(n_probes()) > 0 ? kept + then.tokens - then.left : 0;
+  bytes.state = shape().n_layers * shape().n_kv_heads *
+                (kept * kSlotBytes + packed * kPackedBytes + (tail + mass) * static_cast<int64_t>(sizeof(float)));
+  return bytes;
 }
 
 int64_t SlotStore::state_bytes() const {

@@ -51,12 +51,15 @@ void check_eviction(const EvictionOptions& options);
 // Returns how many tokens of a KV head are packed at the end of a prompt with prompt_tokens tokens.
 int64_t eviction_packed(const EvictionOptions& options, int64_t prompt_tokens);
 
+// Returns how many tokens of the tail have a score at a moment to come, when those before position `scored` have one.
+// Contents are scored while the prompt is computed, attention at boundaries.
+int64_t scored_tail(const TokenScorer& scorer, const StageView& view, const Moment& then, int64_t scored);
+
 class SlotStoreFactory final : public StoreFactory {
  public:
   SlotStoreFactory(const EvictionOptions& options, TokenScorer scorer);
   ~SlotStoreFactory() override;
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
-  Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
   bool exchanges() const override;
 
  private:
@@ -79,7 +82,7 @@ class SlotStore final : public TokenStore {
   void prepare(const StageView& view) override;
   void take(const StageView& view, int64_t layer, EvictedTokens* tokens) override;
   void finish(const StageView& view) override;
-  StoreGrowth growth(const StageView& view, int64_t end) const override;
+  StoreBytes bytes_at(const StageView& view, const Moment& then) const override;
   void save(StateWriter* out) const override;
   void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;

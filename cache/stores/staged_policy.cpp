@@ -1,32 +1,40 @@
 #include "cache/stores/staged_policy.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "cache/stores/staged_bytes.h"
 #include "cache/stores/staged_sequence.h"
 
 namespace smartkv {
 
+namespace {
+
+std::vector<std::unique_ptr<StoreFactory>> chain_of(std::unique_ptr<StoreFactory> store) {
+  std::vector<std::unique_ptr<StoreFactory>> stores;
+  stores.push_back(std::move(store));
+  return stores;
+}
+
+}  // namespace
+
+StagedPolicy::StagedPolicy(std::string_view name, const PolicyContext& context, const Boundaries& boundaries,
+                           std::vector<std::unique_ptr<StoreFactory>> stores)
+    : name_(name), context_(context), boundaries_(boundaries), stores_(std::move(stores)) {
+  PolicyContext apart = context;
+  apart.pool = PagePool::create(context.shape, context.pool->backend(), 0);
+  empty_tail_.assign(static_cast<size_t>(context.shape.n_layers), DenseLayer(apart.pool));
+  empty_stores_ = make_stores(apart);
+}
+
+StagedPolicy::StagedPolicy(std::string_view name, const PolicyContext& context, const Boundaries& boundaries,
+                           std::unique_ptr<StoreFactory> store)
+    : StagedPolicy(name, context, boundaries, chain_of(std::move(store))) {}
+
 int64_t StagedPolicy::max_bytes(int64_t prompt_tokens, int64_t n_tokens) const {
-  const CacheShape& shape = context_.shape;
   const Boundaries boundaries = boundaries_of(prompt_tokens);
-  const int64_t n_left = stores_.empty() ? 0 : boundaries.leaving(n_tokens);
-  StoreFactory::Bytes held{0, 0, 0, 0};
-  for (const auto& store : stores_) {
-    const StoreFactory::Bytes bytes = store->max_bytes(context_, prompt_tokens, n_tokens, n_left);
-    held.pages += bytes.pages;
-    held.state += bytes.state;
-    const int64_t of_layer = bytes.layer_pages >= 0 ? bytes.layer_pages : (bytes.pages + shape.n_layers - 1) / shape.n_layers;
-    held.layer_pages += of_layer;
-    held.layer_rise += bytes.layer_rise >= 0 ? bytes.layer_rise : of_layer;
-  }
-  const int64_t tail = dense_bytes(shape, boundaries.most_in_tail(n_tokens));
-  if (boundaries.stride != Boundaries::kNever) return tail + held.pages + held.state;
-  // The whole prompt is dense until its end. Then a layer's tokens are dropped from the tail once its stores have taken
-  // them. As many layers as there are threads are compacted at the same time.
-  const int64_t pruned = dense_bytes(shape, Boundaries{boundaries.window}.most_in_tail(n_tokens));
-  const bool prunes_prompt = boundaries.after(0) <= prompt_tokens;
-  const int64_t at_it = std::min(shape.n_layers, context_.workers()) * (prunes_prompt ? held.layer_pages : held.layer_rise);
-  return std::max(tail, pruned + held.pages) + at_it + held.state;
+  const StageView empty{empty_tail_, 0, 0, boundaries.after(0), boundaries};
+  return StagedBytes(context_, empty, empty_stores_).peak(n_tokens);
 }
 
 std::unique_ptr<SequenceCache> StagedPolicy::new_sequence(int64_t prompt_tokens) const { return make_sequence(prompt_tokens); }
@@ -41,10 +49,14 @@ std::unique_ptr<SequenceCache> StagedPolicy::load(StateReader* in) const {
   return sequence;
 }
 
-std::unique_ptr<StagedSequence> StagedPolicy::make_sequence(int64_t prompt_tokens) const {
+std::vector<std::unique_ptr<TokenStore>> StagedPolicy::make_stores(const PolicyContext& context) const {
   std::vector<std::unique_ptr<TokenStore>> stores;
-  for (const auto& store : stores_) stores.push_back(store->create(context_));
-  return std::make_unique<StagedSequence>(context_, boundaries_of(prompt_tokens), std::move(stores));
+  for (const auto& store : stores_) stores.push_back(store->create(context));
+  return stores;
+}
+
+std::unique_ptr<StagedSequence> StagedPolicy::make_sequence(int64_t prompt_tokens) const {
+  return std::make_unique<StagedSequence>(context_, boundaries_of(prompt_tokens), make_stores(context_));
 }
 
 }  // namespace smartkv

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <string>
 
+#include "cache/stores/staged_bytes.h"
+
 namespace smartkv {
 
 using kernels::kPageTokens;
@@ -137,32 +139,18 @@ void StagedSequence::observe(int64_t layer, const Probe& probe) {
   committed_ = std::max(committed_, probe.position + 1);  // An observed token cannot be rolled back.
 }
 
-int64_t StagedSequence::growth(int64_t n) const {
-  const int64_t end = tokens_ + n;
-  int64_t bytes = 0;
-  for (const DenseLayer& layer : tail_) bytes += layer.growth(tokens_, end);
-  if (stores_.empty()) return bytes;
-  const StageView view = stage_view();
-  std::vector<int64_t> take;
-  int64_t take_most = 0;
-  for (const auto& store : stores_) {
-    const StoreGrowth growth = store->growth(view, end);
-    bytes += growth.later + growth.state;
-    take_most += std::min(growth.take_most, std::accumulate(growth.take.begin(), growth.take.end(), int64_t{0}));
-    take.resize(std::max(take.size(), growth.take.size()), 0);
-    for (size_t layer = 0; layer < growth.take.size(); ++layer) take[layer] += growth.take[layer];
-  }
-  if (take.empty() || boundary_ > end) return bytes;
-  // A layer's tokens are dropped from the tail once its stores have taken them. As many layers as there are threads are
-  // compacted at the same time.
-  const int64_t gone = std::min(view.leaving(), tokens_ / kPageTokens * kPageTokens);
-  const int64_t workers = context_.workers();
-  int64_t lasting = 0, most = 0;
-  for (size_t layer = 0; layer < take.size(); ++layer) {
-    lasting += std::max<int64_t>(0, take[layer] - tail_[layer].own_bytes_before(gone));
-    most = std::max(most, take[layer]);
-  }
-  return bytes + std::min(take_most, lasting + workers * most);
+int64_t StagedSequence::bytes_at(int64_t n_tokens) const {
+  return StagedBytes(context_, stage_view(), stores_).at(n_tokens);
+}
+
+int64_t StagedSequence::max_growth(int64_t n) const {
+  CacheStats held;
+  StageView view = stage_view();
+  view.may_share = false;  // Shared pages need not be counted.
+  for (const DenseLayer& layer : tail_) held.bytes += layer.bytes();
+  for (const auto& store : stores_) store->add_stats(view, &held);
+  const int64_t end = tokens_ + std::max<int64_t>(0, n);
+  return std::max<int64_t>(0, StagedBytes(context_, stage_view(), stores_).peak(end) - held.bytes);
 }
 
 std::vector<int64_t> StagedSequence::positions(int64_t layer, int64_t head) const {
@@ -206,12 +194,8 @@ void StagedSequence::load(StateReader* in) {
   constexpr int64_t kMost = int64_t{1} << 31;  // Positions are 32 bits wide.
   in->expect(boundaries_.prompt_tokens >= 0 && boundaries_.prompt_tokens < kMost, "a prompt's length");
   in->expect(0 <= committed_ && committed_ <= tokens_ && tokens_ < kMost, "a count of tokens");
-  int64_t passed = 0, next = boundaries_.after(0);
-  while (next < boundary_ && next <= tokens_) {
-    passed = next;
-    next = boundaries_.after(next);
-  }
-  in->expect(next == boundary_ && tokens_ <= boundary_ && passed <= committed_, "a boundary after the tokens");
+  const int64_t passed = boundaries_.last(boundary_ == tokens_ ? tokens_ - 1 : tokens_);
+  in->expect(boundary_ == boundaries_.after(passed) && passed <= committed_, "a boundary after the tokens");
   in->expect(first == boundaries_.leaving(passed), "a tail that begins where the last compaction boundary put it");
   for (DenseLayer& layer : tail_) layer.load(first, tokens_, in);
   for (const auto& store : stores_) store->load(stage_view(), in);

@@ -35,7 +35,7 @@ class StagedSequence final : public SequenceCache {
   LogitCheck judge(std::span<const float> exact, std::span<const float> own) override;
   TokenRange probes(int64_t n) const override;
   void observe(int64_t layer, const Probe& probe) override;
-  int64_t growth(int64_t n) const override;
+  int64_t max_growth(int64_t n) const override;
   std::vector<int64_t> positions(int64_t layer, int64_t head) const override;
   std::unique_ptr<SequenceCache> fork() const override;
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override;
@@ -46,6 +46,9 @@ class StagedSequence final : public SequenceCache {
   int64_t stable_bytes() const override;
   std::map<std::string, double> details() const override;
 
+  // Returns the bytes that it will hold once it has grown to n_tokens tokens. Where contents decide, this is an upper
+  // bound.
+  int64_t bytes_at(int64_t n_tokens) const;
   // Store `i` of the chain, for inspection and tests.
   const TokenStore& store(size_t i) const { return *stores_[i]; }
 

@@ -3,6 +3,7 @@
 // after the last store are evicted.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -30,6 +31,12 @@ struct StageView {
 
   // Tokens before this position leave the tail at next_boundary.
   int64_t leaving() const { return boundaries.leaving(next_boundary); }
+  Moment now() const { return tokens == next_boundary ? boundaries.before(tokens) : boundaries.at(tokens); }
+  // Returns the bytes of a layer's tail pages before position `end` that stay shared, whatever is written next.
+  int64_t shared_before(int64_t layer, int64_t end) const {
+    const int64_t full = tokens / kernels::kPageTokens * kernels::kPageTokens;
+    return may_share ? tail[static_cast<size_t>(layer)].shared_bytes_before(std::min(end, full)) : 0;
+  }
 };
 
 // One store's part of a probe query's attention.
@@ -43,12 +50,19 @@ struct StoreProbe {
   int64_t n_tail = 0;        // tokens of the tail that the probe sees
 };
 
-// Upper bounds of the bytes that a store adds to the pool's bytes_in_use().
-struct StoreGrowth {
-  std::vector<int64_t> take = {};  // by layer: pages that take() adds at the next boundary, at their peak; empty: 0
-  int64_t take_most = INT64_MAX;   // bound of the sum of `take`, if the layers cannot all reach theirs
-  int64_t later = 0;               // pages at the boundaries after the next, over all layers
-  int64_t state = 0;               // everything else over all layers, permanent and temporary
+// The bytes of a store at a moment of its sequence. Where contents decide, they are upper bounds.
+struct StoreBytes {
+  // Pages of all layers. A page that is shared now and replaced until then counts as well, because it stays with the
+  // other holder.
+  int64_t pages = 0;
+  int64_t state = 0;  // everything else
+  // The boundary Moment::last takes more for a while. There are two bounds, of which the smaller one counts:
+  //  - working: what the store's pages and state exceed by the larger of their bytes before and after the boundary;
+  //  - prepared and take: what prepare() adds, or take() in all layers although their tail is freed; and by layer what
+  //    take() adds until then. An empty `take` means that each layer takes an equal share of the new pages.
+  int64_t working = 0;
+  int64_t prepared = 0;
+  std::vector<int64_t> take = {};
 };
 
 // A store of one sequence, for all layers. Its state is a function of the tokens, the boundaries, the observed probe
@@ -96,8 +110,10 @@ class TokenStore {
     return false;
   }
 
-  // Returns an upper bound of the store's growth while the sequence grows to `end` tokens.
-  virtual StoreGrowth growth(const StageView& view, int64_t end) const = 0;
+  // Returns the bytes at a moment to come, which is not before view.now(). All bounds of a sequence's and a policy's
+  // bytes follow from these (staged_bytes.h). An empty store answers for the whole life of a sequence. If no prompt's
+  // length is given (prompt_tokens 0), the bytes are those after any prompt that has ended by then.
+  virtual StoreBytes bytes_at(const StageView& view, const Moment& then) const = 0;
 
   // save() writes the whole state. load() restores it into a new store, before any other call. `view` is that of the
   // saved sequence. load() throws CacheError if the data is not safe to use.
@@ -110,22 +126,13 @@ class TokenStore {
   virtual void add_details(std::map<std::string, double>* details) const { (void)details; }
 };
 
-// Creates stores and bounds their size before a sequence exists. A store owns what it needs of its factory and may
-// outlive it.
+// Creates stores. A store owns what it needs of its factory and may outlive it.
 class StoreFactory {
  public:
   virtual ~StoreFactory() = default;
   virtual std::unique_ptr<TokenStore> create(const PolicyContext& context) const = 0;
-  // Upper bounds of the bytes that a store holds at any moment while its sequence grows to n_tokens tokens, of which
-  // n_left have then left the tail.
-  struct Bytes {
-    int64_t pages = 0, state = 0;  // pages of all layers; everything else
-    int64_t layer_pages = -1;  // pages of one layer; -1: an equal share of `pages`
-    int64_t layer_rise = -1;   // growth of one layer's pages at a boundary after the prompt; -1: layer_pages
-  };
-  virtual Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const = 0;
   // Whether its stores communicate with other tensor-parallel ranks in prepare(), because what they keep of a KV head
-  // depends on other heads, too. max_bytes() and growth() then bound the rank that holds most.
+  // depends on other heads, too. bytes_at() then bounds the rank that holds most.
   virtual bool exchanges() const = 0;
 };
 

@@ -48,7 +48,7 @@ class LeadingCache final : public ForwardingCache {
     link_->tell({rank_operation::kResume, id, id_, prompt_tokens});
     return std::make_unique<LeadingCache>(link_, heads_, id, std::move(part));
   }
-  int64_t growth(int64_t n) const override { return ranks() * ForwardingCache::growth(n); }
+  int64_t max_growth(int64_t n) const override { return ranks() * ForwardingCache::max_growth(n); }
   int64_t stable_bytes() const override { return ranks() * ForwardingCache::stable_bytes(); }
   CacheStats stats() const override {
     CacheStats stats = ForwardingCache::stats();

@@ -41,7 +41,9 @@ class MirroredCache final : public ForwardingCache {
   void truncate(int64_t n_tokens) override;
   void commit(int64_t n_tokens) override;
   // Bounds the growth of both caches. Rows kept for the draft do not count: they are scratch memory of the pass.
-  int64_t growth(int64_t n) const override { return target_->growth(n) + draft_->growth(tokens() + n - draft_->tokens()); }
+  int64_t max_growth(int64_t n) const override {
+    return target_->max_growth(n) + draft_->max_growth(tokens() + n - draft_->tokens());
+  }
   std::unique_ptr<SequenceCache> fork() const override { return target_->fork(); }
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override { return target_->resume(prompt_tokens); }
 

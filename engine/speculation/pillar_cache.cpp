@@ -87,7 +87,7 @@ int64_t PillarCache::max_bytes(const CacheShape& shape, const PillarOptions& opt
   return dense_bytes(shape, chosen + std::min(rows_after(options), n_tokens)) + state_bytes(shape, chosen);
 }
 
-int64_t PillarCache::growth(int64_t n) const {
+int64_t PillarCache::max_growth(int64_t n) const {
   const int64_t chosen = std::min(options_.tokens, tokens_ + n);
   const int64_t rows = std::max(this->rows(tokens_), chosen + std::min(rows_after(options_), tokens_ + n));
   int64_t bytes = std::max<int64_t>(0, state_bytes(shape(), chosen) - state_.bytes());

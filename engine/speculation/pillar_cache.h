@@ -47,7 +47,7 @@ class PillarCache final : public SequenceCache {
   void advance(int64_t n) override { tokens_ += n; }
   void truncate(int64_t n_tokens) override;
   void commit(int64_t n_tokens) override;
-  int64_t growth(int64_t n) const override;
+  int64_t max_growth(int64_t n) const override;
   std::vector<int64_t> positions(int64_t layer, int64_t head) const override;
   std::unique_ptr<SequenceCache> fork() const override;
   std::unique_ptr<SequenceCache> resume(int64_t) const override { return nullptr; }
@@ -91,7 +91,7 @@ class PillarMirror final : public ForwardingCache {
   void commit(int64_t n_tokens) override;
   TokenRange probes(int64_t n) const override { return cover(target_->probes(n), draft_->chooses(n)); }
   void observe(int64_t layer, const Probe& probe) override;
-  int64_t growth(int64_t n) const override { return target_->growth(n) + draft_->growth(n); }
+  int64_t max_growth(int64_t n) const override { return target_->max_growth(n) + draft_->max_growth(n); }
   std::unique_ptr<SequenceCache> fork() const override { return target_->fork(); }
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override { return target_->resume(prompt_tokens); }
 

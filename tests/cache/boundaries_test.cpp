@@ -1,6 +1,6 @@
 #include "cache/boundaries.h"
 
-#include <algorithm>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -34,29 +34,39 @@ TEST(Boundaries, APageLeavesAsSoonAsTheWindowIsFullWithoutIt) {
 
 TEST(Boundaries, WithoutAStrideThePromptEndsBeforeAnythingLeaves) {
   EXPECT_EQ(up_to({128, Boundaries::kNever, 1000}, 1100), (std::vector<int64_t>{1000, 1024, 1088}));
-  EXPECT_EQ((Boundaries{128, Boundaries::kNever, 1000}.most_in_tail(2000)), 1000);
-  EXPECT_EQ((Boundaries{64, 512, 1000}.most_in_tail(2000)), 576);
-  EXPECT_EQ((Boundaries{64, 512, 1000}.most_in_tail(50)), 50);
 }
 
-// Admission counts the bound for every sequence. It must hold, and be reached if the prompt is shorter than the window.
-TEST(Boundaries, TheTailIsAsLongAsTheySay) {
-  for (const int64_t window : {0, 20, 64, 192}) {
+TEST(Boundaries, TheLastAndTheNextAreThoseThatFollowEachOther) {
+  for (const int64_t window : {int64_t{0}, int64_t{20}, int64_t{64}, int64_t{70}, int64_t{192}, Boundaries::kNever}) {
     for (const int64_t stride : {int64_t{64}, int64_t{512}, Boundaries::kNever}) {
       for (int64_t prompt = 0; prompt < 1100; prompt += 7) {
         const Boundaries boundaries{window, stride, prompt};
-        int64_t longest = 0, left = 0;
-        for (const int64_t at : up_to(boundaries, 2000)) {
-          longest = std::max(longest, at - left);
-          left = boundaries.leaving(at);
-        }
-        EXPECT_GE(boundaries.most_in_tail(2000), longest) << window << ", " << stride << ", " << prompt;
-        if (prompt < window) {
-          EXPECT_EQ(boundaries.most_in_tail(2000), longest) << window << ", " << stride << ", " << prompt;
+        int64_t last = 0, next = boundaries.after(0);
+        for (int64_t tokens = 0; tokens < 1400; ++tokens) {
+          if (tokens == next) {
+            last = next;
+            next = boundaries.after(next);
+          }
+          ASSERT_EQ(boundaries.last(tokens), last) << window << ", " << stride << ", " << prompt << " at " << tokens;
+          ASSERT_EQ(boundaries.next(tokens), next);
         }
       }
     }
   }
+}
+
+TEST(Boundaries, AMomentSaysWhatWasCommitted) {
+  const Boundaries boundaries{64, 512, 1300};
+  const Moment before = boundaries.before(1024), after = boundaries.at(1024), later = boundaries.at(1295);
+  EXPECT_EQ(std::tie(before.tokens, before.last, before.next, before.left, before.taken),
+            std::make_tuple(1024, 512, 1024, 448, 448));
+  EXPECT_EQ(std::tie(after.tokens, after.last, after.next, after.left, after.taken),
+            std::make_tuple(1024, 1024, 1300, 960, 512));
+  EXPECT_EQ(before.probes(8), 8);
+  EXPECT_EQ(after.probes(8), 0);
+  EXPECT_EQ(later.probes(8), 3);
+  EXPECT_EQ(later.probes(0), 0);
+  EXPECT_EQ(boundaries.at(1301).probes(64), 1);  // the boundary at 1,300 forgot those before it
 }
 
 TEST(Boundaries, AgreeAsLongAsPromptsDo) {

@@ -14,6 +14,7 @@
 
 #include "cache/policy.h"
 #include "cache/state_io.h"
+#include "cache/stores/staged_sequence.h"
 #include "kernels/cpu_level.h"
 #include "kernels/indexed_rows.h"
 #include "tests/cache/cache_driver.h"
@@ -49,6 +50,16 @@ testing::AssertionResult same(const Outputs& found, const Outputs& expected, boo
 // The policy's name, or with the name of a trial POLICY_TRIAL.
 std::string full_name(const PolicyRow& row, const PolicyTrial& trial) {
   return std::string(row.name) + (trial.name.empty() ? "" : "_") + std::string(trial.name);
+}
+
+// Returns whether contents decide how many bytes the sequences of a policy hold.
+bool by_contents(const std::string& name) {
+  for (const PolicyRow& row : policy_registry()) {
+    for (const PolicyTrial& trial : row.trials) {
+      if (full_name(row, trial) == name) return trial.by_contents;
+    }
+  }
+  return false;
 }
 
 // Returns small settings of a policy, so that a thousand tokens are compressed often.
@@ -333,11 +344,19 @@ TEST_P(Conformance, AStateIsAFunctionOfItsTokens) {
   }
 }
 
+// Also with one worker, so that what a boundary takes beside the compacted layers is not hidden by that of others.
 TEST_P(Conformance, ThePoolCountsEveryByteAndGrowthBoundsIt) {
-  for (const int64_t prompt : {1, 300, 1000}) {
+  PolicyContext one_worker = context();
+  one_worker.threads = nullptr;
+  const auto alone = make_policy(one_worker, spec_of(std::get<0>(GetParam())));
+  for (const auto& [policy, prompt] : {std::pair(policy_.get(), int64_t{1}),
+                                       {policy_.get(), 300},
+                                       {policy_.get(), 1000},
+                                       {alone.get(), 300},
+                                       {alone.get(), 1000}}) {
     const int64_t others = pool_->bytes_in_use();
     CacheDriver model = driver();
-    auto cache = policy_->new_sequence(prompt);
+    auto cache = policy->new_sequence(prompt);
     std::unique_ptr<SequenceCache> fork;
     std::minstd_rand random(static_cast<uint32_t>(prompt));
     int64_t exact = 0;
@@ -350,13 +369,17 @@ TEST_P(Conformance, ThePoolCountsEveryByteAndGrowthBoundsIt) {
       if (at > 650 && fork == nullptr) fork = cache->fork();
       if (at > 900 && at % 40 == 0) fork = cache->fork();  // the previous fork returns its pages
       const int64_t pieces = at < prompt ? 1 + static_cast<int64_t>(random()) % 200 : 1;
-      const int64_t n = std::min(pieces, cache->next_boundary() - at), before = pool_->bytes_in_use(), bound = cache->growth(n);
+      const int64_t n = std::min(pieces, cache->next_boundary() - at), bound = cache->max_growth(n);
+      const int64_t before = pool_->bytes_in_use();
       pool_->restart_peak();
       model.pass(cache.get(), n);
       cache->commit(at + n);
-      ASSERT_LE(pool_->peak_bytes() - before, bound) << "tokens " << at << " + " << n;
+      ASSERT_LE(pool_->peak_bytes() - before, bound) << "prompt " << prompt << ", tokens " << at << " + " << n;
       if (fork == nullptr) {
-        ASSERT_LE(pool_->peak_bytes() - others, policy_->max_bytes(prompt, at + n)) << at << " + " << n;
+        ASSERT_LE(pool_->peak_bytes() - others, policy->max_bytes(prompt, at + n)) << at << " + " << n;
+      }
+      if (at >= prompt) {
+        ASSERT_LE(cache->stats().bytes, policy->max_bytes(0, at + n)) << at << " + " << n;
       }
       exact += bound == 0 ? 1 : 0;
     }
@@ -370,11 +393,42 @@ TEST_P(Conformance, ThePoolCountsEveryByteAndGrowthBoundsIt) {
   }
 }
 
+// Stores state their bytes for any number of tokens before the first one comes. Growth and the bounds of the policy are
+// derived from that.
+TEST_P(Conformance, HoldsTheBytesThatItsStoresState) {
+  const bool exact = !by_contents(std::get<0>(GetParam()));
+  for (const int64_t prompt : {1, 300, 1000}) {
+    const auto fresh = policy_->new_sequence(prompt), cache = policy_->new_sequence(prompt);
+    const auto& empty = dynamic_cast<const StagedSequence&>(*fresh);
+    const auto& grown = dynamic_cast<const StagedSequence&>(*cache);
+    CacheDriver model = driver();
+    int64_t most = 0;
+    while (cache->tokens() < 1200) {
+      const int64_t at = cache->tokens(), end = at < prompt ? std::min(at + 37, prompt) : at + 1;
+      const int64_t soon = std::min(end + 50, cache->next_boundary()), stated = grown.bytes_at(soon);
+      model.run(cache.get(), end, 37);
+      const int64_t held = cache->stats().bytes, bound = policy_->max_bytes(prompt, end);
+      ASSERT_EQ(grown.bytes_at(end), held) << "prompt " << prompt << " at " << end;
+      if (exact) {
+        ASSERT_EQ(empty.bytes_at(end), held) << "prompt " << prompt << " at " << end;
+      } else {
+        ASSERT_LE(held, empty.bytes_at(end)) << "prompt " << prompt << " at " << end;
+      }
+      if (end == soon) {
+        ASSERT_LE(held, stated) << "prompt " << prompt << " at " << end;
+      }
+      ASSERT_EQ(bound, fresh->stats().bytes + fresh->max_growth(end)) << "prompt " << prompt << " at " << end;
+      ASSERT_GE(bound, std::max(most, empty.bytes_at(end))) << "prompt " << prompt << " at " << end;
+      most = bound;
+    }
+  }
+}
+
 TEST_P(Conformance, GrowthBoundsManyBoundariesAtOnce) {
   CacheDriver model = driver();
   const auto cache = policy_->new_sequence(500);
   model.run(cache.get(), 130, 64);
-  const int64_t before = pool_->bytes_in_use(), bound = cache->growth(870);
+  const int64_t before = pool_->bytes_in_use(), bound = cache->max_growth(870);
   pool_->restart_peak();
   model.run(cache.get(), 1000, 300);
   EXPECT_LE(pool_->peak_bytes() - before, bound);

@@ -125,7 +125,7 @@ TEST_F(FullPolicyTest, KeepsNoMoreThanAWindow) {
   };
   const auto cache = policy->new_sequence(150);
   for (const int64_t n : {90, 150, 163, 164, 228, 1000}) {
-    const int64_t before = pool_->bytes_in_use(), growth = cache->growth(n - cache->tokens());
+    const int64_t before = pool_->bytes_in_use(), growth = cache->max_growth(n - cache->tokens());
     grow(*cache, n);
     EXPECT_LE(pool_->bytes_in_use(), before + growth);
     const std::vector<int64_t> held = cache->positions(1, 2);

@@ -83,7 +83,7 @@ Rank run(const nlohmann::json& spec, int64_t all_heads, Meeting* meeting, int64_
   while (cache->tokens() < kEnd) {
     const int64_t at = cache->tokens(), n = std::min({at < kPrompt ? int64_t{100} : int64_t{7}, kEnd - at, cache->next_boundary() - at});
     if (fork == nullptr && at >= forked_at) fork = cache->fork();
-    Step step{pool->bytes_in_use(), cache->growth(n), 0, policy->max_bytes(kPrompt, at + n)};
+    Step step{pool->bytes_in_use(), cache->max_growth(n), 0, policy->max_bytes(kPrompt, at + n)};
     pool->restart_peak();
     for (auto& output : driver.pass(cache.get(), n)) result.outputs.push_back(std::move(output));
     cache->commit(cache->tokens());

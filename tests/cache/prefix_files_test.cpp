@@ -225,7 +225,7 @@ TEST_F(PrefixFilesTest, AStateThatWasTamperedWithIsSafeToLoad) {
         for (int64_t layer = 0; layer < shape_.n_layers; ++layer) cache->view(layer, 0, &segments);
         for (int64_t layer = 0; layer < shape_.n_layers; ++layer) cache->positions(layer, 0);
         cache->stats();
-        cache->growth(64);
+        cache->max_growth(64);
         if (cache->tokens() < 100'000) driver_.run(cache->fork().get(), cache->tokens() + 70, 64);
       } catch (const std::exception&) {  // ends only the sequence that would resume from it
         ++refused;

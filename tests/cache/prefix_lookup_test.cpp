@@ -31,7 +31,7 @@ class CountingCache final : public SequenceCache {
   void advance(int64_t n) override { tokens_ += n; }
   void truncate(int64_t n) override { tokens_ = n; }
   void commit(int64_t n) override { committed_ = n; }
-  int64_t growth(int64_t) const override { return 0; }
+  int64_t max_growth(int64_t) const override { return 0; }
   std::vector<int64_t> positions(int64_t, int64_t) const override { return {}; }
   std::unique_ptr<SequenceCache> fork() const override { return std::make_unique<CountingCache>(*this); }
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override {

@@ -29,7 +29,6 @@ class SummaryStoreFactory final : public StoreFactory {
   SummaryStoreFactory(const SummaryOptions& options, std::shared_ptr<const PageScorer> scorer)
       : options_(options), scorer_(std::move(scorer)) {}
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
-  Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
   bool exchanges() const override { return options_.adapts() || options_.sheds(); }
 
  private:
@@ -50,7 +49,7 @@ class SummaryStore final : public TokenStore {
   void prepare(const StageView& view) override;
   void take(const StageView& view, int64_t layer, EvictedTokens* tokens) override;
   void finish(const StageView& view) override;
-  StoreGrowth growth(const StageView& view, int64_t end) const override;
+  StoreBytes bytes_at(const StageView& view, const Moment& then) const override;
   void save(StateWriter* out) const override;
   void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
@@ -102,8 +101,12 @@ class SummaryStore final : public TokenStore {
   void make_pages(const std::vector<size_t>& used, std::vector<HeadCompaction>* compactions, Layer* layer) const;
   void fill_bias(Layer* layer) const;
   void share_entropies();  // Adds them up over all tensor-parallel ranks.
-  void grow_dense(const StageView& view, int64_t end, StoreGrowth* growth) const;
-  void grow_coded(const StageView& view, int64_t end, StoreGrowth* growth) const;
+  // summary_bounds.cpp: bounds of a layer's pages with `entries` entries, of what take() adds to them, and of what a
+  // worker holds besides.
+  struct LayerBytes {
+    int64_t pages = 0, take = 0, working = 0;
+  };
+  LayerBytes layer_at(const StageView& view, const Moment& then, int64_t layer, int64_t entries) const;
   void load_pages(StateReader* in, Layer* layer) const;
   void load_layer(const StageView& view, StateReader* in, Layer* layer) const;
 

@@ -7,31 +7,11 @@
 #include "kernels/pending_results.h"
 
 namespace smartkv {
-namespace {
 
 using kernels::kPageTokens;
 
-int64_t layer_state_bytes(const CacheShape& shape, int64_t probes) {
-  const int64_t channels = shape.n_kv_heads * shape.head_dim;
-  return channels * (2 * static_cast<int64_t>(sizeof(float)) + 3) + probes * ProbeQueries::most_probe_bytes(shape);
-}
-
-}  // namespace
-
 std::unique_ptr<TokenStore> ChannelStoreFactory::create(const PolicyContext& context) const {
   return std::make_unique<ChannelStore>(context, options_);
-}
-
-StoreFactory::Bytes ChannelStoreFactory::max_bytes(const PolicyContext& context, int64_t /*prompt_tokens*/,
-                                                   int64_t /*n_tokens*/, int64_t n_left) const {
-  const CacheShape& shape = context.shape;
-  const ChannelLayouts layouts = channel_layouts(shape, options_);
-  const int64_t page = std::max(quantized_bytes(shape, layouts.full),
-                                quantized_bytes(shape, layouts.packed) + quantized_bytes(shape, layouts.residual));
-  const int64_t workers = context.workers();
-  const int64_t pages = n_left / kPageTokens, state = shape.n_layers * layer_state_bytes(shape, options_.probes);
-  if (pages == 0) return {0, state};
-  return {shape.n_layers * (quantized_bytes(shape, widest_layout(shape)) + (pages - 1) * page) + workers * page, state};
 }
 
 ChannelStore::ChannelStore(const PolicyContext& context, const ChannelOptions& options)
@@ -248,23 +228,35 @@ int64_t ChannelStore::page_bytes(int64_t i) const {
 
 void ChannelStore::end_boundary() {
   for (Layer& layer : layers_) layer.queries.clear();
+  count_residuals();
   state_.set(state_bytes());
 }
 
-StoreGrowth ChannelStore::growth(const StageView& view, int64_t end) const {
-  StoreGrowth growth = page_growth(view, end);
-  const int64_t probing = shape().n_layers * options_.probes * ProbeQueries::most_probe_bytes(shape());
-  if (end > view.next_boundary - n_probes()) growth.state += probing;
-  if (view.next_boundary > end) return growth;
-  const int64_t residual = quantized_bytes(shape(), layouts_.residual), full = quantized_bytes(shape(), layouts_.full);
-  const int64_t workers = context().workers();
-  const int64_t made = view.boundaries.leaving(end) / kPageTokens - n_pages();
-  growth.state += shape().n_layers * (layer_state_bytes(shape(), 0) + made * residual);
-  // A page is packed or restored by making another one, with a residual or without; a shared page stays.
-  const int64_t more = std::max<int64_t>(0, quantized_bytes(shape(), layouts_.packed) + residual - full);
-  growth.state += workers * (full + residual) + shape().n_layers * n_pages() * more;
-  if (view.may_share) growth.state += shared_bytes() + residual_bytes();
-  return growth;
+StoreBytes ChannelStore::bytes_at(const StageView& view, const Moment& then) const {
+  const int64_t n = then.left / kPageTokens, n_layers = shape().n_layers;
+  const int64_t of_probe = n_layers * ProbeQueries::most_probe_bytes(shape());
+  StoreBytes most{.pages = bytes() + residual_bytes_, .state = then.probes(options_.probes) * of_probe};
+  if (n == n_pages()) {
+    most.state += state_.bytes() - view.now().probes(options_.probes) * of_probe;
+    return most;
+  }
+  // Means, selected channels, and the orders of pages and residuals.
+  const int64_t of_channel = 2 * static_cast<int64_t>(sizeof(float)) + 3;
+  most.state += n_layers * shape().n_kv_heads * shape().head_dim * of_channel;
+  const int64_t full = page_bytes(1), residual = quantized_bytes(shape(), layouts_.residual);
+  const int64_t page = std::max(full, quantized_bytes(shape(), layouts_.packed) + residual);
+  // A layer is packed or restored page by page, and its new pages have a residual or not; a shared page stays.
+  const int64_t before = n - then.taken / kPageTokens;
+  const auto more = [&](int64_t pages) { return n_layers * std::max<int64_t>(0, pages - 1) * (page - full); };
+  const int64_t made = layer_bytes(n) - layer_bytes(n_pages()) + (n - n_pages()) * (page - full);
+  const int64_t all = page_bytes(0) + (n - 1) * page;
+  int64_t copies = view.may_share ? shared_bytes() : 0;
+  for (const Layer& layer : layers_) copies += view.may_share ? shared_bytes_of(layer.residual) : 0;
+  most.pages = std::min(n_layers * all, most.pages + n_layers * made + more(n_pages())) + copies;
+  most.working = context().workers() * page;
+  most.prepared = most.working + copies + more(before) + n_layers * then.taken / kPageTokens * residual;
+  most.take.assign(layers_.size(), layer_bytes(n) - layer_bytes(before));
+  return most;
 }
 
 }  // namespace smartkv

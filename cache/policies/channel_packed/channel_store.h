@@ -31,7 +31,6 @@ class ChannelStoreFactory final : public StoreFactory {
  public:
   explicit ChannelStoreFactory(const ChannelOptions& options) : options_(options) {}
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
-  Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
   bool exchanges() const override { return true; }
 
  private:
@@ -45,7 +44,7 @@ class ChannelStore final : public PageStore {
   std::unique_ptr<TokenStore> fork() const override { return std::make_unique<ChannelStore>(*this); }
   int64_t n_probes() const override { return options_.probes; }
   void observe(const StageView& view, int64_t layer, const StoreProbe& probe) override;
-  StoreGrowth growth(const StageView& view, int64_t end) const override;
+  StoreBytes bytes_at(const StageView& view, const Moment& then) const override;
   void save(StateWriter* out) const override;
   void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
@@ -103,13 +102,14 @@ class ChannelStore final : public PageStore {
   // Turns a page's order into that of its residual, in which the quantized channels come first, too.
   ChannelOrder residual_order(const std::vector<uint8_t>& order) const;
   void load_layer(const StageView& view, StateReader* in, Layer* layer) const;
-  int64_t residual_bytes() const;
+  void count_residuals();
   int64_t state_bytes() const;
 
   ChannelOptions options_;
   ChannelLayouts layouts_;
   int64_t last_update_ = 0, last_check_ = 0;  // Boundaries of the last selection and the last check.
   int64_t backoffs_ = 0, checks_ = 0;         // Layers.
+  int64_t residual_bytes_ = 0;
   std::vector<Layer> layers_;
   PoolCharge state_;
 };

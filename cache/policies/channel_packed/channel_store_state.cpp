@@ -49,6 +49,7 @@ void ChannelStore::load(const StageView& view, StateReader* in) {
                  "a packed page with its residual");
     }
   }
+  count_residuals();
   state_.set(state_bytes());
 }
 
@@ -86,10 +87,9 @@ void ChannelStore::load_layer(const StageView& view, StateReader* in, Layer* lay
   layer->residual_order = residual_order(*layer->order);
 }
 
-int64_t ChannelStore::residual_bytes() const {
-  int64_t bytes = 0;
-  for (const Layer& layer : layers_) bytes += bytes_of(layer.residual);
-  return bytes;
+void ChannelStore::count_residuals() {
+  residual_bytes_ = 0;
+  for (const Layer& layer : layers_) residual_bytes_ += bytes_of(layer.residual);
 }
 
 int64_t ChannelStore::state_bytes() const {
@@ -103,7 +103,7 @@ int64_t ChannelStore::state_bytes() const {
 
 void ChannelStore::add_stats(const StageView& view, CacheStats* stats) const {
   PageStore::add_stats(view, stats);
-  stats->bytes += state_.bytes() + residual_bytes();
+  stats->bytes += state_.bytes() + residual_bytes_;
   if (!view.may_share) return;
   for (const Layer& layer : layers_) stats->shared_bytes += shared_bytes_of(layer.residual);
 }

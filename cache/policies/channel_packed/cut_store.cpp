@@ -12,11 +12,6 @@ namespace {
 
 using kernels::kPageTokens;
 
-int64_t layer_state_bytes(const CacheShape& shape, int64_t probes) {
-  const int64_t channels = shape.n_kv_heads * shape.head_dim;
-  return channels * (3 * static_cast<int64_t>(sizeof(float)) + 4) + probes * ProbeQueries::most_probe_bytes(shape);
-}
-
 template <typename T>
 std::vector<T> part(const std::vector<T>& all, int64_t i, int64_t size) {
   return {all.begin() + i * size, all.begin() + (i + 1) * size};
@@ -26,16 +21,6 @@ std::vector<T> part(const std::vector<T>& all, int64_t i, int64_t size) {
 
 std::unique_ptr<TokenStore> CutStoreFactory::create(const PolicyContext& context) const {
   return std::make_unique<CutStore>(context, options_);
-}
-
-StoreFactory::Bytes CutStoreFactory::max_bytes(const PolicyContext& context, int64_t /*prompt_tokens*/, int64_t /*n_tokens*/,
-                                               int64_t n_left) const {
-  const CacheShape& shape = context.shape;
-  const int64_t state = shape.n_layers * layer_state_bytes(shape, options_.probes);
-  const int64_t pages = n_left / kPageTokens;
-  if (pages == 0) return {0, state};
-  const int64_t cut = cut_bytes(shape, options_.key_channels, options_.value_channels);
-  return {shape.n_layers * pages * context.pool->page_bytes() + context.workers() * cut, state};
 }
 
 CutStore::CutStore(const PolicyContext& context, const CutOptions& options)
@@ -253,6 +238,7 @@ void CutStore::take(const StageView& view, int64_t layer, EvictedTokens* tokens)
 void CutStore::finish(const StageView& /*view*/) {
   n_pages_ = static_cast<int64_t>(layers_[0].exact.size());
   for (Layer& layer : layers_) layer.queries.clear();
+  count_pages();
   state_.set(state_bytes());
 }
 
@@ -271,19 +257,33 @@ bool CutStore::judge(std::span<const float> exact, std::span<const float> own, L
   return true;
 }
 
-StoreGrowth CutStore::growth(const StageView& view, int64_t end) const {
-  StoreGrowth growth;
-  if (end > view.next_boundary - n_probes()) growth.state += shape().n_layers * options_.probes * ProbeQueries::most_probe_bytes(shape());
-  if (view.next_boundary > end) return growth;
-  // Exact pages are the tail's own, which count there. Pages are cut one by one, and each exact page is freed unless it
-  // is shared.
+StoreBytes CutStore::bytes_at(const StageView& view, const Moment& then) const {
+  const int64_t n = then.left / kPageTokens, n_layers = shape().n_layers;
+  const int64_t of_probe = n_layers * ProbeQueries::most_probe_bytes(shape());
+  StoreBytes most{.pages = page_bytes_, .state = then.probes(options_.probes) * of_probe};
+  if (n == n_pages_) {
+    most.state += state_.bytes() - view.now().probes(options_.probes) * of_probe;
+    return most;
+  }
+  // Means, and the orders of selected and of cut channels.
+  const int64_t of_channel = 3 * static_cast<int64_t>(sizeof(float)) + 4;
+  most.state += n_layers * shape().n_kv_heads * shape().head_dim * of_channel;
+  // Exact pages are the tail's own. A page is cut by making another one; a shared page stays.
+  const int64_t exact = context_.pool->page_bytes();
   const int64_t cut = cut_bytes(shape(), options_.key_channels, options_.value_channels);
-  const int64_t next = view.leaving() / kPageTokens - n_pages_;
-  growth.take.assign(layers_.size(), next * cut);
-  growth.later = shape().n_layers * (view.boundaries.leaving(end) / kPageTokens - n_pages_ - next) * cut;
-  growth.state += shape().n_layers * layer_state_bytes(shape(), 0) + context_.workers() * cut;
-  if (view.may_share) growth.state += shape().n_layers * n_pages_ * cut;
-  return growth;
+  most.pages += n_layers * (n - n_pages_) * exact;
+  int64_t copies = 0;
+  for (int64_t layer = 0; layer < n_layers; ++layer) {
+    for (const PageRef& page : layers_[static_cast<size_t>(layer)].exact) {
+      copies += view.may_share && page != nullptr && page.use_count() > 1 ? cut : 0;
+    }
+    most.pages -= view.shared_before(layer, then.left) / exact * (exact - cut);
+  }
+  most.pages += copies;
+  most.working = context_.workers() * cut;
+  most.prepared = most.working + copies;
+  most.take.assign(layers_.size(), then.taken / kPageTokens * cut);
+  return most;
 }
 
 int64_t CutStore::cut_layers() const {
@@ -300,14 +300,13 @@ int64_t CutStore::state_bytes() const {
   return bytes;
 }
 
-int64_t CutStore::page_bytes() const {
-  int64_t bytes = 0;
+void CutStore::count_pages() {
+  page_bytes_ = 0;
   for (const Layer& layer : layers_) {
     for (size_t i = 0; i < layer.exact.size(); ++i) {
-      bytes += layer.cut[i] == nullptr ? context_.pool->page_bytes() : layer.cut[i]->bytes();
+      page_bytes_ += layer.cut[i] == nullptr ? context_.pool->page_bytes() : layer.cut[i]->bytes();
     }
   }
-  return bytes;
 }
 
 int64_t CutStore::shared_bytes() const {
@@ -321,11 +320,9 @@ int64_t CutStore::shared_bytes() const {
   return bytes;
 }
 
-int64_t CutStore::stable_bytes() const { return page_bytes(); }
-
 void CutStore::add_stats(const StageView& view, CacheStats* stats) const {
   stats->tokens_kept += entries(0);
-  stats->bytes += page_bytes() + state_.bytes();
+  stats->bytes += page_bytes_ + state_.bytes();
   if (view.may_share) stats->shared_bytes += shared_bytes();
 }
 
@@ -428,6 +425,7 @@ void CutStore::load(const StageView& view, StateReader* in) {
       layer.cut.push_back(std::move(cut));
     }
   }
+  count_pages();
   state_.set(state_bytes());
 }
 

@@ -28,7 +28,6 @@ class CutStoreFactory final : public StoreFactory {
  public:
   explicit CutStoreFactory(CutOptions options) : options_(std::move(options)) {}
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
-  Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
   bool exchanges() const override { return true; }
 
  private:
@@ -48,11 +47,11 @@ class CutStore final : public TokenStore {
   void prepare(const StageView& view) override;
   void take(const StageView& view, int64_t layer, EvictedTokens* tokens) override;
   void finish(const StageView& view) override;
-  StoreGrowth growth(const StageView& view, int64_t end) const override;
+  StoreBytes bytes_at(const StageView& view, const Moment& then) const override;
   void save(StateWriter* out) const override;
   void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;
-  int64_t stable_bytes() const override;
+  int64_t stable_bytes() const override { return page_bytes_; }
   // Adds:
   //  - packed_layers: share of the layers that are cut;
   //  - bits_k, bits_v: bits per value, channels that were cut counting as 0;
@@ -100,12 +99,13 @@ class CutStore final : public TokenStore {
   const ChannelWorth* worth() const;
   int64_t cut_layers() const;
   int64_t state_bytes() const;
-  int64_t page_bytes() const;  // Sum over all pages.
+  void count_pages();
   int64_t shared_bytes() const;
 
   PolicyContext context_;
   CutOptions options_;
   int64_t n_pages_ = 0;
+  int64_t page_bytes_ = 0;  // Sum over all pages.
   // Boundaries: the last one, that of the last selection, and the one since which layers have been cut without a check.
   int64_t boundary_ = 0, last_update_ = 0, unchecked_since_ = 0;
   LogitCheck followed_;  // Nothing is cut up to followed_.tokens.

@@ -113,26 +113,6 @@ std::unique_ptr<TokenStore> MixedStoreFactory::create(const PolicyContext& conte
   return std::make_unique<MixedStore>(context, options_);
 }
 
-StoreFactory::Bytes MixedStoreFactory::max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens,
-                                                 int64_t n_left) const {
-  const CacheShape shape = context.shape, whole = context.whole_shape();
-  const int64_t pages = n_left / kPageTokens;
-  const int64_t tail = Boundaries{options_.window, options_.prompt_stride, prompt_tokens}.most_in_tail(n_tokens);
-  // Pages cannot be narrower than least_bits, nor need they be wider than 8 bits. Each worker holds one more page while
-  // it narrows one.
-  const int64_t widest = quantized_bytes(shape, widest_layout(shape)), all = pages * shape.n_layers * widest;
-  // This process's KV heads have their share of each page.
-  const int64_t budget = pages == 0 ? 0
-                                    : std::max(least_bytes(whole, options_, pages), mixed_budget(whole, options_, n_tokens, pages)) *
-                                          shape.n_kv_heads / whole.n_kv_heads;
-  const int64_t workers = context.workers();
-  const int64_t channels = shape.n_kv_heads * shape.head_dim * static_cast<int64_t>(sizeof(float) + sizeof(uint8_t));
-  const int64_t tail_mass = shape.n_kv_heads * whole_pages(tail + 1) * static_cast<int64_t>(sizeof(float));
-  const int64_t state = shape.n_layers * (pages * page_state_bytes(shape) + channels + tail_mass) + workers * widest +
-                        forecast_bytes(options_.forecast);
-  return {std::min(budget, all), state};
-}
-
 MixedStore::MixedStore(const PolicyContext& context, const MixedOptions& options)
     : PageStore(context),
       options_(options),
@@ -432,20 +412,25 @@ void MixedStore::end_boundary() {
   state_.set(state_bytes());
 }
 
-StoreGrowth MixedStore::growth(const StageView& view, int64_t end) const {
-  StoreGrowth growth = page_growth(view, end);
-  const int64_t heads = shape().n_kv_heads;
-  if (end > view.next_boundary - options_.probes && layers_.back().tail_mass.empty()) {
-    growth.state += shape().n_layers * heads * (view.next_boundary - view.tail_first) * static_cast<int64_t>(sizeof(float));
-  }
-  if (end < view.next_boundary) return growth;
-  const int64_t made = view.boundaries.leaving(end) / kPageTokens - n_pages(), orders = n_pages() == 0 ? heads * shape().head_dim : 0;
-  growth.state += shape().n_layers * (made * page_state_bytes(shape()) + orders);
+StoreBytes MixedStore::bytes_at(const StageView& view, const Moment& then) const {
+  const int64_t n = then.left / kPageTokens, made = n - n_pages(), n_layers = shape().n_layers;
+  const int64_t channels = shape().n_kv_heads * shape().head_dim, widest = page_bytes(0);
+  const int64_t mass = then.probes(options_.probes) > 0 ? shape().n_kv_heads * (then.next - then.left) : 0;
+  const int64_t order = n > 0 ? channels : 0, values = (channels + mass) * static_cast<int64_t>(sizeof(float));
+  StoreBytes most{.pages = bytes(), .state = forecast_bytes(options_.forecast)};
+  most.state += n_layers * (values + order + n * page_state_bytes(shape()));
+  if (made == 0) return most;
+  // Pages cannot be narrower than least_bits, nor wider than 8 bits. This process's KV heads have their share of each.
+  const int64_t budget = std::max(least_bytes(whole_, options_, n), mixed_budget(whole_, options_, then.tokens, n));
+  most.pages = std::min(most.pages + n_layers * made * widest, budget * shape().n_kv_heads / whole_.n_kv_heads);
   // A page is narrowed by making another one; a shared page stays.
-  const int64_t workers = context().workers();
-  const int64_t narrowed = std::min(most_narrowed(made), n_pages() * shape().n_layers) * page_bytes(0);
-  growth.state += (view.may_share ? std::min(shared_bytes(), narrowed) : 0) + workers * page_bytes(0);
-  return growth;
+  const int64_t narrowed = std::min(most_narrowed(made), n_pages() * n_layers) * widest;
+  const int64_t copies = view.may_share ? std::min(shared_bytes(), narrowed) : 0;
+  most.pages += copies;
+  most.working = context().workers() * widest;
+  most.prepared = most.working + copies;
+  most.take.assign(layers_.size(), then.taken / kPageTokens * widest);
+  return most;
 }
 
 void MixedStore::save(StateWriter* out) const {

@@ -66,7 +66,6 @@ class MixedStoreFactory final : public StoreFactory {
  public:
   explicit MixedStoreFactory(const MixedOptions& options) : options_(options) {}
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
-  Bytes max_bytes(const PolicyContext& context, int64_t prompt_tokens, int64_t n_tokens, int64_t n_left) const override;
   bool exchanges() const override { return true; }
 
  private:
@@ -80,7 +79,7 @@ class MixedStore final : public PageStore {
   std::unique_ptr<TokenStore> fork() const override { return std::make_unique<MixedStore>(*this); }
   int64_t n_probes() const override { return options_.probes; }
   void observe(const StageView& view, int64_t layer, const StoreProbe& probe) override;
-  StoreGrowth growth(const StageView& view, int64_t end) const override;
+  StoreBytes bytes_at(const StageView& view, const Moment& then) const override;
   void save(StateWriter* out) const override;
   void load(const StageView& view, StateReader* in) override;
   void add_stats(const StageView& view, CacheStats* stats) const override;

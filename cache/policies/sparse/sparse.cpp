@@ -22,15 +22,10 @@ struct SparseOptions {
   IndexedRows rows_of(int64_t page) const { return page == 0 ? IndexedRows{static_cast<int32_t>(kPageTokens), 0} : rows; }
 };
 
-int64_t page_bytes(const CacheShape& shape, const SparseOptions& options, int64_t page) {
-  return quantized_bytes(shape, options.index) + indexed_bytes(shape, options.rows_of(page));
-}
-
 class SparseStore final : public PageStore {
  public:
   SparseStore(const PolicyContext& context, const SparseOptions& options) : PageStore(context), options_(options) {}
   std::unique_ptr<TokenStore> fork() const override { return std::make_unique<SparseStore>(*this); }
-  StoreGrowth growth(const StageView& view, int64_t end) const override { return page_growth(view, end); }
   int64_t stable_bytes() const override { return bytes(); }
   void add_details(std::map<std::string, double>* details) const override {
     int64_t read = 0;
@@ -46,7 +41,9 @@ class SparseStore final : public PageStore {
                                            QuantizedPage::kAllHeads, rows(i));
   }
   IndexedRows rows(int64_t i) const override { return options_.rows_of(i); }
-  int64_t page_bytes(int64_t i) const override { return smartkv::page_bytes(shape(), options_, i); }
+  int64_t page_bytes(int64_t i) const override {
+    return quantized_bytes(shape(), options_.index) + indexed_bytes(shape(), options_.rows_of(i));
+  }
 
   SparseOptions options_;
 };
@@ -56,11 +53,6 @@ class SparseStoreFactory final : public StoreFactory {
   explicit SparseStoreFactory(const SparseOptions& options) : options_(options) {}
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override {
     return std::make_unique<SparseStore>(context, options_);
-  }
-  Bytes max_bytes(const PolicyContext& context, int64_t /*prompt_tokens*/, int64_t /*n_tokens*/, int64_t n_left) const override {
-    const int64_t pages = n_left / kPageTokens;
-    if (pages == 0) return {};
-    return {context.shape.n_layers * (page_bytes(context.shape, options_, 0) + (pages - 1) * page_bytes(context.shape, options_, 1)), 0};
   }
   bool exchanges() const override { return false; }
 

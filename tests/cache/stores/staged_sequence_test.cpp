@@ -40,7 +40,7 @@ class Collector final : public TokenStore {
       tokens->leave(head, {});
     }
   }
-  StoreGrowth growth(const StageView&, int64_t) const override { return {}; }
+  StoreBytes bytes_at(const StageView&, const Moment&) const override { return {}; }
   void save(StateWriter*) const override {}
   void load(const StageView&, StateReader*) override {}
   void add_stats(const StageView&, CacheStats*) const override {}

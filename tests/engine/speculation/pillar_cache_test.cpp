@@ -102,7 +102,7 @@ TEST_F(PillarCacheTest, ItsBytesStayWithinTheBounds) {
   const int64_t most = policies_.back()->max_bytes(900, 960);
   PillarMirror mirror(full.get(), pillar(small));
   const auto pass = [&](SequenceCache* cache, int64_t n) {
-    const int64_t before = context_.pool->bytes_in_use(), growth = mirror.growth(n);
+    const int64_t before = context_.pool->bytes_in_use(), growth = mirror.max_growth(n);
     driver_.pass(cache, n, cache == small.get() ? 1 : 0);
     EXPECT_LE(context_.pool->bytes_in_use() - before, growth);
     EXPECT_LE(small->stats().bytes, most);
