@@ -9,8 +9,6 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kLanes = 16;  // rows that are packed together
-
 // The rows of a packed matrix that come from one tensor. Rows [16 i, 16 i + 16) of the tensor become lane group
 // first_group + i * step.
 struct Source {
@@ -19,10 +17,6 @@ struct Source {
   int64_t first_group;
   int64_t step = 1;
 };
-
-int bits_of(kernels::WeightType type) {
-  return type == kernels::WeightType::kInt4 ? 4 : type == kernels::WeightType::kInt8 ? 8 : 0;
-}
 
 // Returns whether the integers of the tensor are kept: they are no wider than `type`. Nothing is lost, except that Q4_K
 // rounds its scales and minimums to f16 if it shares the matrix with tensors of other formats.
@@ -53,15 +47,15 @@ class Packer {
       const std::optional<TensorView> view = weights_.find(source.name);
       const bool coded = format.minimums == kernels::Minimums::kCoded, keep = keeps_groups(view, format.type);
       TaskErrors errors;
-      pool_.parallel_for((source.rows + kLanes - 1) / kLanes, [&](int64_t i) {
-        const int64_t group = source.first_group + i * source.step, count = std::min(kLanes, source.rows - i * kLanes);
+      pool_.parallel_for((source.rows + kPackedRows - 1) / kPackedRows, [&](int64_t i) {
+        const int64_t group = source.first_group + i * source.step, count = std::min(kPackedRows, source.rows - i * kPackedRows);
         errors.run([&] {
           if (coded) {
-            keep_blocks(matrix, group, *view, source.name, i * kLanes, count);
+            keep_blocks(matrix, group, *view, source.name, i * kPackedRows, count);
           } else if (keep) {
-            keep_lanes(matrix, group, *view, source.name, i * kLanes, count);
+            keep_lanes(matrix, group, *view, source.name, i * kPackedRows, count);
           } else {
-            expand_lanes(matrix, group, source.name, i * kLanes, count);
+            expand_lanes(matrix, group, source.name, i * kPackedRows, count);
           }
         });
       });
@@ -83,19 +77,18 @@ class Packer {
 
   void expand_lanes(kernels::PackedMatrix& matrix, int64_t group, const std::string& name, int64_t first, int64_t count) {
     thread_local std::vector<float> rows;
-    rows.assign(static_cast<size_t>(kLanes * matrix.in_features), 0.0f);
+    rows.assign(static_cast<size_t>(kPackedRows * matrix.in_features), 0.0f);
     weights_.read_rows(name, first, count, rows.data());
     kernels::pack_lanes(matrix, group, rows.data());
   }
 
   void keep_lanes(kernels::PackedMatrix& matrix, int64_t group, const TensorView& view, const std::string& name, int64_t first,
                   int64_t count) {
-    constexpr int64_t kGroup = 32;
     thread_local QuantizedRow row;
     for (int64_t lane = 0; lane < count; ++lane) {
       read_quantized_row(view, weights_.file_row(name, first + lane), row);
-      for (int64_t k = 0; k < matrix.in_features / kGroup; ++k) {
-        kernels::pack_group(matrix, group, k, lane, row.q.data() + k * kGroup, row.scale[k], row.minimum[k]);
+      for (int64_t k = 0; k < matrix.in_features / kQuantizedGroup; ++k) {
+        kernels::pack_group(matrix, group, k, lane, row.q.data() + k * kQuantizedGroup, row.scale[k], row.minimum[k]);
       }
     }
   }
@@ -139,6 +132,10 @@ int64_t LlamaWeights::bytes() const {
 }
 
 // The head decides the most likely token, so 4 bits cost more accuracy there than the memory is worth.
+int bits_of(kernels::WeightType type) {
+  return type == kernels::WeightType::kInt4 ? 4 : type == kernels::WeightType::kInt8 ? 8 : 0;
+}
+
 LlamaStorage llama_head_storage(LlamaStorage storage) {
   if (storage.type == kernels::WeightType::kInt4) storage.type = kernels::WeightType::kInt8;
   return storage;
@@ -200,7 +197,7 @@ LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool
       std::vector<Source> sources;
       int64_t row = 0;
       for (size_t t = 0; t < part.tensors.size(); row += part.rows[t++]) {
-        sources.push_back({part.tensors[t], part.rows[t], row / kLanes});
+        sources.push_back({part.tensors[t], part.rows[t], row / kPackedRows});
       }
       w.qkv.push_back(packer.pack(storage, part.all_rows, hidden, sources));
     }
@@ -219,9 +216,9 @@ LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool
     if (c.mlp_bias) {
       const std::vector<float> gate = read_vector(weights, layer + "mlp.gate_proj.bias", inter);
       const std::vector<float> up = read_vector(weights, layer + "mlp.up_proj.bias", inter);
-      for (int64_t row = 0; row < inter; row += kLanes) {
-        w.gate_up_bias.insert(w.gate_up_bias.end(), gate.begin() + row, gate.begin() + row + kLanes);
-        w.gate_up_bias.insert(w.gate_up_bias.end(), up.begin() + row, up.begin() + row + kLanes);
+      for (int64_t row = 0; row < inter; row += kPackedRows) {
+        w.gate_up_bias.insert(w.gate_up_bias.end(), gate.begin() + row, gate.begin() + row + kPackedRows);
+        w.gate_up_bias.insert(w.gate_up_bias.end(), up.begin() + row, up.begin() + row + kPackedRows);
       }
       w.down_bias = read_vector(weights, layer + "mlp.down_proj.bias", hidden);
     }

@@ -15,8 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMostDepth = 128;
-
 int64_t code_points(const std::string& text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
@@ -41,8 +39,8 @@ class Validator {
   Validator(SchemaReferences* references, EbnfGrammar* grammar) : references_(*references), grammar_(*grammar) {}
 
   bool check(const Json& value, const Json& schema, const std::string& path, int depth = 0) {
-    if (depth > kMostDepth) {
-      throw GrammarError(path, "refers to itself or is nested deeper than " + std::to_string(kMostDepth) + " schemas");
+    if (depth > kMostSchemaDepth) {
+      throw GrammarError(path, "refers to itself or is nested deeper than " + std::to_string(kMostSchemaDepth) + " schemas");
     }
     grammar_.spend(1 + weight(value));
     if (schema.is_boolean()) return schema.get<bool>();

@@ -20,7 +20,7 @@ using nlohmann::json;
 constexpr int64_t kWholePrompts = int64_t{1} << 24;  // budget of one pass in tokens: more than the prompts of any row
 
 // The results of running a workload once with one method.
-struct Run {
+struct SpeculationRun {
   std::vector<std::vector<TokenId>> outputs;
   int64_t decoded = 0, passes = 0;  // tokens after each sequence's first; passes that a sequence was part of
   int64_t drafted = 0, accepted = 0;
@@ -61,7 +61,7 @@ class SpeculationBench {
     std::vector<double> plain_rates, rates, ratios;
     int64_t decoded = 0, passes = 0;
     for (int i = 0; i < repetitions_; ++i) {
-      const Run plain = run(c, "off"), run_with = run(c, method);
+      const SpeculationRun plain = run(c, "off"), run_with = run(c, method);
       plain_rates.push_back(plain.rate());
       rates.push_back(run_with.rate());
       ratios.push_back(rates.back() / plain_rates.back());
@@ -92,8 +92,8 @@ class SpeculationBench {
     return request;
   }
 
-  Run run(const Case& c, const json& method) {
-    Run run;
+  SpeculationRun run(const Case& c, const json& method) {
+    SpeculationRun run;
     const size_t prompts = c.workload.prompts.size(), side_by_side = static_cast<size_t>(c.sequences);
     for (size_t first = 0; first < prompts; first += side_by_side) run_group(c, first, method, &run);
     if (run.decoded == 0) {
@@ -109,7 +109,7 @@ class SpeculationBench {
     return static_cast<int64_t>(sum / prompts.size());
   }
 
-  void run_group(const Case& c, size_t first, const json& method, Run* run) {
+  void run_group(const Case& c, size_t first, const json& method, SpeculationRun* run) {
     std::vector<GenerationRequest> requests;
     for (size_t i = 0; i < static_cast<size_t>(c.sequences); ++i) requests.push_back(request(c, first + i, method));
     const std::vector<std::unique_ptr<GenerationStream>> streams = engine_.submit_all(std::move(requests));
@@ -139,7 +139,7 @@ class SpeculationBench {
 
   // Reads one stream to its end. Events of the other streams are joined while they are unread, so those streams cost
   // nothing.
-  std::vector<TokenId> read(GenerationStream& stream, Run* run) {
+  std::vector<TokenId> read(GenerationStream& stream, SpeculationRun* run) {
     std::vector<TokenId> tokens;
     GenerationEvent event;
     for (;;) {
@@ -152,7 +152,7 @@ class SpeculationBench {
     }
   }
 
-  static std::string difference(const Run& plain, const Run& other) {
+  static std::string difference(const SpeculationRun& plain, const SpeculationRun& other) {
     for (size_t i = 0; i < plain.outputs.size(); ++i) {
       const std::vector<TokenId>&a = plain.outputs[i], &b = other.outputs[i];
       if (a == b) continue;

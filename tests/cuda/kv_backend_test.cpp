@@ -97,7 +97,7 @@ class Pages {
   std::map<uint32_t, std::unique_ptr<PageMemory>> rows_;  // By seed: f32 [kHeads, kPageTokens, 2, kDim], K and V.
 };
 
-size_t coded_bytes(const QuantizedLayout& layout) { return static_cast<size_t>(kHeads * quantized_offsets(layout, kDim).total); }
+size_t encoded_bytes(const QuantizedLayout& layout) { return static_cast<size_t>(kHeads * quantized_offsets(layout, kDim).total); }
 
 class DeviceJobs : public OrderTest {
  protected:
@@ -139,7 +139,7 @@ TEST_P(DeviceJobs, AttentionIsTheSameOverPagesOfTheHost) {
       pages->add(kBytes);
       pages->fill(i, static_cast<uint32_t>(i));
     }
-    pages->add(coded_bytes(kWide));
+    pages->add(encoded_bytes(kWide));
     pages->encode(1, 3, kWide);
   }
   EXPECT_TRUE(device->prefetches());
@@ -204,8 +204,8 @@ TEST_P(DeviceJobs, TakeEffectInTheirOrder) {
   std::vector<std::vector<float>> read;
   compare(5, [&](Pages& pages) {
     for (int i = 0; i < 3; ++i) pages.add(kBytes);
-    pages.add(coded_bytes(kWide));
-    pages.add(coded_bytes(kNarrow));
+    pages.add(encoded_bytes(kWide));
+    pages.add(encoded_bytes(kNarrow));
     for (const uint32_t seed : {1, 2, 3}) pages.add_rows(seed);
     pages.fill(0, 1);
     const PageCopy copy{pages.page(0), pages.page(1), kBytes};
@@ -287,7 +287,7 @@ TEST_P(DeviceJobs, NothingIsAllocatedInSteadyState) {
   size_t held = 0;
   for (size_t i = 1; i < 100; ++i) {
     if (i == 10) held = device->bytes_held();
-    pages.add(coded_bytes(i % 2 == 0 ? kWide : kNarrow));
+    pages.add(encoded_bytes(i % 2 == 0 ? kWide : kNarrow));
     pages.fill(0, static_cast<uint32_t>(i % 3));
     pages.encode(0, i, i % 2 == 0 ? kWide : kNarrow);
     device->finish();

@@ -11,7 +11,7 @@ namespace {
 
 using kernels::kPageTokens;
 
-int64_t layer_state_bytes(const CacheShape& shape, int64_t probes) {
+int64_t channel_state_bytes(const CacheShape& shape, int64_t probes) {
   const int64_t channels = shape.n_kv_heads * shape.head_dim;
   return channels * (2 * static_cast<int64_t>(sizeof(float)) + 3) + probes * ProbeQueries::most_probe_bytes(shape);
 }
@@ -29,7 +29,7 @@ StoreFactory::Bytes ChannelStoreFactory::max_bytes(const PolicyContext& context,
   const int64_t page = std::max(quantized_bytes(shape, layouts.full),
                                 quantized_bytes(shape, layouts.packed) + quantized_bytes(shape, layouts.residual));
   const int64_t workers = context.workers();
-  const int64_t pages = n_left / kPageTokens, state = shape.n_layers * layer_state_bytes(shape, options_.probes);
+  const int64_t pages = n_left / kPageTokens, state = shape.n_layers * channel_state_bytes(shape, options_.probes);
   if (pages == 0) return {0, state};
   return {shape.n_layers * (quantized_bytes(shape, widest_layout(shape)) + (pages - 1) * page) + workers * page, state};
 }
@@ -259,7 +259,7 @@ StoreGrowth ChannelStore::growth(const StageView& view, int64_t end) const {
   const int64_t residual = quantized_bytes(shape(), layouts_.residual), full = quantized_bytes(shape(), layouts_.full);
   const int64_t workers = context().workers();
   const int64_t made = view.boundaries.leaving(end) / kPageTokens - n_pages();
-  growth.state += shape().n_layers * (layer_state_bytes(shape(), 0) + made * residual);
+  growth.state += shape().n_layers * (channel_state_bytes(shape(), 0) + made * residual);
   // A page is packed or restored by making another one, with a residual or without; a shared page stays.
   const int64_t more = std::max<int64_t>(0, quantized_bytes(shape(), layouts_.packed) + residual - full);
   growth.state += workers * (full + residual) + shape().n_layers * n_pages() * more;

@@ -12,7 +12,7 @@ namespace {
 
 using kernels::kPageTokens;
 
-int64_t layer_state_bytes(const CacheShape& shape, int64_t probes) {
+int64_t cut_state_bytes(const CacheShape& shape, int64_t probes) {
   const int64_t channels = shape.n_kv_heads * shape.head_dim;
   return channels * (3 * static_cast<int64_t>(sizeof(float)) + 4) + probes * ProbeQueries::most_probe_bytes(shape);
 }
@@ -31,7 +31,7 @@ std::unique_ptr<TokenStore> CutStoreFactory::create(const PolicyContext& context
 StoreFactory::Bytes CutStoreFactory::max_bytes(const PolicyContext& context, int64_t /*prompt_tokens*/, int64_t /*n_tokens*/,
                                                int64_t n_left) const {
   const CacheShape& shape = context.shape;
-  const int64_t state = shape.n_layers * layer_state_bytes(shape, options_.probes);
+  const int64_t state = shape.n_layers * cut_state_bytes(shape, options_.probes);
   const int64_t pages = n_left / kPageTokens;
   if (pages == 0) return {0, state};
   const int64_t cut = cut_bytes(shape, options_.key_channels, options_.value_channels);
@@ -281,7 +281,7 @@ StoreGrowth CutStore::growth(const StageView& view, int64_t end) const {
   const int64_t next = view.leaving() / kPageTokens - n_pages_;
   growth.take.assign(layers_.size(), next * cut);
   growth.later = shape().n_layers * (view.boundaries.leaving(end) / kPageTokens - n_pages_ - next) * cut;
-  growth.state += shape().n_layers * layer_state_bytes(shape(), 0) + context_.workers() * cut;
+  growth.state += shape().n_layers * cut_state_bytes(shape(), 0) + context_.workers() * cut;
   if (view.may_share) growth.state += shape().n_layers * n_pages_ * cut;
   return growth;
 }

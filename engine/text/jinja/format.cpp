@@ -13,8 +13,6 @@ namespace {
 
 constexpr int64_t kMaxWidth = 1000;  // Characters of one number. Python has no limit.
 
-[[noreturn]] void fail(const std::string& message) { throw RuntimeError{message}; }
-
 // One conversion: %[(key)][flags][width][.precision]type
 struct Conversion {
   std::string flags;

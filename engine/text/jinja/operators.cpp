@@ -10,8 +10,6 @@
 namespace smartkv::jinja {
 namespace {
 
-[[noreturn]] void fail(const std::string& message) { throw RuntimeError{message}; }
-
 [[noreturn]] void mismatch(const std::string& op, const Value& left, const Value& right) {
   for (const Value* side : {&left, &right}) {
     if (const Undefined* undefined = side->as<Undefined>()) fail_undefined(*undefined);

@@ -63,7 +63,7 @@ TEST(TokenNoise, TokensHaveIndependentExponentialNumbers) {
   }
 }
 
-struct Case {
+struct CouplingCase {
   const char* name;
   SamplingParams params;
   float distance;  // between the logits of the target and of the drafter
@@ -98,7 +98,7 @@ double chi_square(const Distribution& expected, const std::vector<int64_t>& coun
   return sum;
 }
 
-class Coupling : public ::testing::TestWithParam<Case> {
+class Coupling : public ::testing::TestWithParam<CouplingCase> {
  protected:
   Coupling() : history(std::vector<TokenId>{3, 5, 8, 13}), input{GetParam().params, history} {
     target_logits = logits_of(1, 6);
@@ -151,12 +151,12 @@ TEST_P(Coupling, ADraftIsTheTargetsTokenAsOftenAsPromised) {
 
 INSTANTIATE_TEST_SUITE_P(
     Parameters, Coupling,
-    ::testing::Values(Case{"plain", {}, 3}, Case{"far", {}, 12}, Case{"equal", {}, 0},
-                      Case{"temperature", {.temperature = 0.7f}, 3}, Case{"top_p", {.top_p = 0.8f}, 3},
-                      Case{"top_k", {.top_k = 20}, 4}, Case{"min_p", {.min_p = 0.1f}, 4},
-                      Case{"penalties", {.repetition_penalty = 1.3f, .presence_penalty = 0.5f}, 3},
-                      Case{"bias", {.top_p = 0.9f, .logit_bias = {{7, 3.0f}, {9, -4.0f}}}, 3},
-                      Case{"disjoint", {.top_k = 3}, 40}),
+    ::testing::Values(CouplingCase{"plain", {}, 3}, CouplingCase{"far", {}, 12}, CouplingCase{"equal", {}, 0},
+                      CouplingCase{"temperature", {.temperature = 0.7f}, 3}, CouplingCase{"top_p", {.top_p = 0.8f}, 3},
+                      CouplingCase{"top_k", {.top_k = 20}, 4}, CouplingCase{"min_p", {.min_p = 0.1f}, 4},
+                      CouplingCase{"penalties", {.repetition_penalty = 1.3f, .presence_penalty = 0.5f}, 3},
+                      CouplingCase{"bias", {.top_p = 0.9f, .logit_bias = {{7, 3.0f}, {9, -4.0f}}}, 3},
+                      CouplingCase{"disjoint", {.top_k = 3}, 40}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace
