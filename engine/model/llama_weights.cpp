@@ -47,15 +47,15 @@ class Packer {
       const std::optional<TensorView> view = weights_.find(source.name);
       const bool coded = format.minimums == kernels::Minimums::kCoded, keep = keeps_groups(view, format.type);
       TaskErrors errors;
-      pool_.parallel_for((source.rows + kPackedRows - 1) / kPackedRows, [&](int64_t i) {
-        const int64_t group = source.first_group + i * source.step, count = std::min(kPackedRows, source.rows - i * kPackedRows);
+      pool_.parallel_for((source.rows + kLanes - 1) / kLanes, [&](int64_t i) {
+        const int64_t group = source.first_group + i * source.step, count = std::min(kLanes, source.rows - i * kLanes);
         errors.run([&] {
           if (coded) {
-            keep_blocks(matrix, group, *view, source.name, i * kPackedRows, count);
+            keep_blocks(matrix, group, *view, source.name, i * kLanes, count);
           } else if (keep) {
-            keep_lanes(matrix, group, *view, source.name, i * kPackedRows, count);
+            keep_lanes(matrix, group, *view, source.name, i * kLanes, count);
           } else {
-            expand_lanes(matrix, group, source.name, i * kPackedRows, count);
+            expand_lanes(matrix, group, source.name, i * kLanes, count);
           }
         });
       });
@@ -77,7 +77,7 @@ class Packer {
 
   void expand_lanes(kernels::PackedMatrix& matrix, int64_t group, const std::string& name, int64_t first, int64_t count) {
     thread_local std::vector<float> rows;
-    rows.assign(static_cast<size_t>(kPackedRows * matrix.in_features), 0.0f);
+    rows.assign(static_cast<size_t>(kLanes * matrix.in_features), 0.0f);
     weights_.read_rows(name, first, count, rows.data());
     kernels::pack_lanes(matrix, group, rows.data());
   }
@@ -87,8 +87,8 @@ class Packer {
     thread_local QuantizedRow row;
     for (int64_t lane = 0; lane < count; ++lane) {
       read_quantized_row(view, weights_.file_row(name, first + lane), row);
-      for (int64_t k = 0; k < matrix.in_features / kQuantizedGroup; ++k) {
-        kernels::pack_group(matrix, group, k, lane, row.q.data() + k * kQuantizedGroup, row.scale[k], row.minimum[k]);
+      for (int64_t k = 0; k < matrix.in_features / kRowGroup; ++k) {
+        kernels::pack_group(matrix, group, k, lane, row.q.data() + k * kRowGroup, row.scale[k], row.minimum[k]);
       }
     }
   }
@@ -197,7 +197,7 @@ LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool
       std::vector<Source> sources;
       int64_t row = 0;
       for (size_t t = 0; t < part.tensors.size(); row += part.rows[t++]) {
-        sources.push_back({part.tensors[t], part.rows[t], row / kPackedRows});
+        sources.push_back({part.tensors[t], part.rows[t], row / kLanes});
       }
       w.qkv.push_back(packer.pack(storage, part.all_rows, hidden, sources));
     }
@@ -216,9 +216,9 @@ LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool
     if (c.mlp_bias) {
       const std::vector<float> gate = read_vector(weights, layer + "mlp.gate_proj.bias", inter);
       const std::vector<float> up = read_vector(weights, layer + "mlp.up_proj.bias", inter);
-      for (int64_t row = 0; row < inter; row += kPackedRows) {
-        w.gate_up_bias.insert(w.gate_up_bias.end(), gate.begin() + row, gate.begin() + row + kPackedRows);
-        w.gate_up_bias.insert(w.gate_up_bias.end(), up.begin() + row, up.begin() + row + kPackedRows);
+      for (int64_t row = 0; row < inter; row += kLanes) {
+        w.gate_up_bias.insert(w.gate_up_bias.end(), gate.begin() + row, gate.begin() + row + kLanes);
+        w.gate_up_bias.insert(w.gate_up_bias.end(), up.begin() + row, up.begin() + row + kLanes);
       }
       w.down_bias = read_vector(weights, layer + "mlp.down_proj.bias", hidden);
     }

@@ -11,7 +11,7 @@
 
 namespace smartkv {
 
-inline constexpr int64_t kPackedRows = 16;  // rows that are packed together
+inline constexpr int64_t kLanes = 16;  // rows that are packed together
 
 // Returns the bits of integers whose groups have scales in floating point: 4 or 8. Returns 0 for other types.
 int bits_of(kernels::WeightType type);

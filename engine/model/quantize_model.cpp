@@ -97,10 +97,10 @@ class TensorWriter {
     for (int64_t first = 0; first < rows; first += kChunk) {
       const int64_t count = std::min(kChunk, rows - first);
       TaskErrors errors;
-      pool_.parallel_for((count + kPackedRows - 1) / kPackedRows, [&](int64_t group) {
+      pool_.parallel_for((count + kLanes - 1) / kLanes, [&](int64_t group) {
         errors.run([&] {
-          const int64_t row = group * kPackedRows;
-          quantize(task, first + row, std::min(kPackedRows, count - row), matrix, group, bytes.data() + static_cast<size_t>(row) * row_bytes);
+          const int64_t row = group * kLanes;
+          quantize(task, first + row, std::min(kLanes, count - row), matrix, group, bytes.data() + static_cast<size_t>(row) * row_bytes);
         });
       });
       errors.rethrow();
@@ -111,12 +111,12 @@ class TensorWriter {
  private:
   // Quantizes rows [first, first + count) of the tensor and writes their blocks to `out`. Fits them in lane group
   // `group` of `matrix`, so that they get the integers that load_llama() would give them. REQUIRES: count is at most
-  // kPackedRows.
+  // kLanes.
   static void quantize(const Task& task, int64_t first, int64_t count, kernels::PackedMatrix& matrix, int64_t group, std::byte* out) {
     const int64_t k = matrix.in_features;
     thread_local std::vector<float> values;
     if (task.fitted) {
-      values.assign(static_cast<size_t>(kPackedRows * k), 0.0f);
+      values.assign(static_cast<size_t>(kLanes * k), 0.0f);
       expand_rows(task.view, first, count, values.data());
       kernels::pack_lanes(matrix, group, values.data());
     }
@@ -124,8 +124,8 @@ class TensorWriter {
     for (int64_t lane = 0; lane < count; ++lane) {
       row.resize(k);
       if (task.fitted) {
-        for (int64_t g = 0; g < k / kQuantizedGroup; ++g) {
-          kernels::unpack_group(matrix, group, g, lane, row.q.data() + g * kQuantizedGroup, &row.scale[g], &row.minimum[g]);
+        for (int64_t g = 0; g < k / kRowGroup; ++g) {
+          kernels::unpack_group(matrix, group, g, lane, row.q.data() + g * kRowGroup, &row.scale[g], &row.minimum[g]);
         }
       } else {
         read_quantized_row(task.view, first + lane, row);
@@ -151,9 +151,9 @@ void write_tensors(const std::string& name, const std::vector<TensorView>& tenso
   int64_t total = 0, done = 0;
   for (const TensorView& view : tensors) {
     const Task& task = tasks.emplace_back(plan(view, job.type));
-    if (!task.copied() && view.row_elements() % kQuantizedGroup != 0) {
+    if (!task.copied() && view.row_elements() % kRowGroup != 0) {
       throw ModelError("tensor \"" + view.name + "\": expected a row length that is a multiple of " +
-                       std::to_string(kQuantizedGroup) + " weights, found " + std::to_string(view.row_elements()));
+                       std::to_string(kRowGroup) + " weights, found " + std::to_string(view.row_elements()));
     }
     file.add_tensor(view.name, task.stored, view.shape);
     total += view.elements();

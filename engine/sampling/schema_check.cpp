@@ -39,8 +39,9 @@ class Validator {
   Validator(SchemaReferences* references, EbnfGrammar* grammar) : references_(*references), grammar_(*grammar) {}
 
   bool check(const Json& value, const Json& schema, const std::string& path, int depth = 0) {
-    if (depth > kMostSchemaDepth) {
-      throw GrammarError(path, "refers to itself or is nested deeper than " + std::to_string(kMostSchemaDepth) + " schemas");
+    if (depth > kSchemaDepth) {
+      throw GrammarError(path,
+                         "refers to itself or is nested deeper than " + std::to_string(kSchemaDepth) + " schemas");
     }
     grammar_.spend(1 + weight(value));
     if (schema.is_boolean()) return schema.get<bool>();

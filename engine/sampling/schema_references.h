@@ -9,7 +9,7 @@
 namespace smartkv {
 
 // Most nested schemas. Without a limit, merging schemas that refer to themselves would not end.
-inline constexpr int kMostSchemaDepth = 128;
+inline constexpr int kSchemaDepth = 128;
 
 class SchemaReferences {
  public:

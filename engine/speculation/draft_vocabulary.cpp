@@ -18,7 +18,7 @@ std::string content(const Tokenizer& tokenizer, int64_t token) {
   return padding ? "" : found;
 }
 
-std::string shown_token(const std::string& content) { return content.empty() ? "padding" : '"' + content + '"'; }
+std::string quoted(const std::string& content) { return content.empty() ? "padding" : '"' + content + '"'; }
 
 }  // namespace
 
@@ -30,7 +30,7 @@ void check_draft_vocabulary(const DraftVocabulary& target, const DraftVocabulary
   int64_t end = 0;  // id after the last token that is not padding
   for (int64_t token = 0; token < ids; ++token) {
     const std::string expected = content(*target.tokenizer, token), found = content(*draft.tokenizer, token);
-    if (found != expected) refuse(shown_token(found) + " as token " + std::to_string(token) + " instead of " + shown_token(expected));
+    if (found != expected) refuse(quoted(found) + " as token " + std::to_string(token) + " instead of " + quoted(expected));
     if (!expected.empty()) end = token + 1;
   }
   const int64_t needed = std::min(end, target.outputs);

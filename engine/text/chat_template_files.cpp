@@ -75,7 +75,8 @@ std::map<std::string, std::string> listed_templates(const Json& list, const std:
 
 std::map<std::string, std::string> templates_of(const std::filesystem::path& folder, const Json& config, const std::string& file) {
   std::map<std::string, std::string> sources;
-  if (const auto path = folder / "chat_template.jinja"; std::filesystem::exists(path)) sources["default"] = read_text_file(path);
+  if (const auto path = folder / "chat_template.jinja"; std::filesystem::exists(path))
+    sources["default"] = read_text_file(path);
   if (const auto named = folder / "additional_chat_templates"; std::filesystem::is_directory(named)) {
     for (const auto& entry : std::filesystem::directory_iterator(named)) {
       if (entry.path().extension() == ".jinja") sources[entry.path().stem().string()] = read_text_file(entry.path());

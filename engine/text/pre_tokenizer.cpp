@@ -9,7 +9,7 @@
 namespace smartkv {
 namespace {
 
-using PreTokenizerSteps = std::vector<PreTokenizerStep>;
+using PreSteps = std::vector<PreTokenizerStep>;
 using Match = Pattern::Match;
 
 constexpr const char* kPunctuation = R"([!-/:-@\[-`{-~\p{P}])";
@@ -108,7 +108,7 @@ PreTokenizerStep mark_spaces_step(std::string mark, Prepend prepend) {
   }};
 }
 
-void read_metaspace_steps(const JsonNode& node, PreTokenizerSteps* steps) {
+void read_metaspace_steps(const JsonNode& node, PreSteps* steps) {
   const std::string mark = node.has("replacement") ? node["replacement"].character() : "\xe2\x96\x81";
   const JsonNode scheme = node["prepend_scheme"];
   Prepend prepend = Prepend::kAlways;
@@ -123,7 +123,7 @@ void read_metaspace_steps(const JsonNode& node, PreTokenizerSteps* steps) {
   if (node["split"].boolean_or(true)) steps->push_back(split_step(Pattern::literal(mark), SplitBehavior::kMergedWithNext));
 }
 
-void read_pre_tokenizer_step(const JsonNode& node, PreTokenizerSteps* steps) {
+void read_pre_tokenizer_step(const JsonNode& node, PreSteps* steps) {
   using enum SplitBehavior;
   const std::string type = node.type();
   if (type == "Sequence") {
@@ -164,8 +164,8 @@ void read_pre_tokenizer_step(const JsonNode& node, PreTokenizerSteps* steps) {
 
 }  // namespace
 
-PreTokenizerSteps read_pre_tokenizer(const JsonNode& node) {
-  PreTokenizerSteps steps;
+PreSteps read_pre_tokenizer(const JsonNode& node) {
+  PreSteps steps;
   if (!node.is_null()) read_pre_tokenizer_step(node, &steps);
   return steps;
 }

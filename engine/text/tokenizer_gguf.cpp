@@ -15,7 +15,7 @@ namespace {
 
 enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
-[[noreturn]] void fail_at_key(const GgufFile& file, std::string_view key, const std::string& message) {
+[[noreturn]] void fail(const GgufFile& file, std::string_view key, const std::string& message) {
   throw TokenizerError(file.name() + ": key \"" + std::string(key) + "\": " + message);
 }
 
@@ -28,7 +28,7 @@ std::optional<TokenId> token_of(const GgufFile& file, std::string_view key, size
   if (!id || *id == -1 || *id == UINT32_MAX) return std::nullopt;
   if (*id >= 0 && *id < static_cast<int64_t>(vocab)) return static_cast<TokenId>(*id);
   const std::string message = "expected a token from 0 to " + std::to_string(vocab - 1) + ", found " + std::to_string(*id);
-  if (warnings == nullptr) fail_at_key(file, key, message);
+  if (warnings == nullptr) fail(file, key, message);
   warnings->push_back(file.name() + ": key \"" + std::string(key) + "\": " + message + "; the key is ignored");
   return std::nullopt;
 }
@@ -36,14 +36,14 @@ std::optional<TokenId> token_of(const GgufFile& file, std::string_view key, size
 void read_gguf_merges(const GgufFile& file, BpeTokenizerSpec& spec) {
   constexpr const char* kKey = "tokenizer.ggml.merges";
   const std::vector<std::string>* merges = file.get_strings(kKey);
-  if (merges == nullptr) fail_at_key(file, kKey, "expected an array of strings, found nothing");
+  if (merges == nullptr) fail(file, kKey, "expected an array of strings, found nothing");
   std::unordered_map<std::string_view, TokenId> ids;
   for (size_t id = 0; id < spec.contents.size(); ++id) ids.emplace(spec.contents[id], static_cast<TokenId>(id));
   for (const std::string& merge : *merges) {
     const size_t space = merge.find(' ', 1);
     const auto left = space == std::string::npos ? ids.end() : ids.find(std::string_view(merge).substr(0, space));
     const auto right = left == ids.end() ? ids.end() : ids.find(std::string_view(merge).substr(space + 1));
-    if (right == ids.end()) fail_at_key(file, kKey, "expected two tokens of the vocabulary, found \"" + merge + "\"");
+    if (right == ids.end()) fail(file, kKey, "expected two tokens of the vocabulary, found \"" + merge + "\"");
     spec.merges.push_back({left->second, right->second, static_cast<int32_t>(spec.merges.size())});
   }
 }
@@ -54,13 +54,13 @@ void make_merges_of_scores(const GgufFile& file, const std::vector<int64_t>* typ
   constexpr const char* kKey = "tokenizer.ggml.scores";
   const std::vector<double>* scores = file.get_floats(kKey);
   if (scores == nullptr || scores->size() != spec.contents.size()) {
-    fail_at_key(file, kKey, "expected " + std::to_string(spec.contents.size()) + " scores, found " +
+    fail(file, kKey, "expected " + std::to_string(spec.contents.size()) + " scores, found " +
                          (scores == nullptr ? "none" : std::to_string(scores->size())));
   }
   std::unordered_map<std::string_view, TokenId> ids;
   std::vector<TokenId> by_score;
   for (size_t id = 0; id < spec.contents.size(); ++id) {
-    if (std::isnan((*scores)[id])) fail_at_key(file, kKey, "expected numbers, found NaN at " + std::to_string(id));
+    if (std::isnan((*scores)[id])) fail(file, kKey, "expected numbers, found NaN at " + std::to_string(id));
     const int64_t type = types == nullptr ? kNormal : (*types)[id];
     if (type == kControl || type == kUnknown || type == kByte) continue;  // Never made by merging characters.
     ids.emplace(spec.contents[id], static_cast<TokenId>(id));
@@ -113,7 +113,7 @@ std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file) {
   const std::string* model = file.get_string("tokenizer.ggml.model");
   const std::vector<std::string>* tokens = file.get_strings("tokenizer.ggml.tokens");
   if (tokens == nullptr || tokens->empty()) {
-    fail_at_key(file, "tokenizer.ggml.tokens", "expected an array of strings, found nothing");
+    fail(file, "tokenizer.ggml.tokens", "expected an array of strings, found nothing");
   }
   BpeTokenizerSpec spec;
   spec.contents = *tokens;
@@ -123,7 +123,7 @@ std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file) {
 
   const std::vector<int64_t>* types = file.get_ints("tokenizer.ggml.token_type");
   if (types != nullptr && types->size() != vocab) {
-    fail_at_key(file, "tokenizer.ggml.token_type",
+    fail(file, "tokenizer.ggml.token_type",
          "expected " + std::to_string(vocab) + " types, found " + std::to_string(types->size()));
   }
   for (size_t id = 0; types != nullptr && id < vocab; ++id) {
@@ -143,7 +143,7 @@ std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file) {
                               "current converter");
     }
     const auto steps = gguf_pre_tokenizer(pre);
-    if (!steps) fail_at_key(file, "tokenizer.ggml.pre", "expected " + gguf_pre_tokenizer_names() + ", found \"" + pre + "\"");
+    if (!steps) fail(file, "tokenizer.ggml.pre", "expected " + gguf_pre_tokenizer_names() + ", found \"" + pre + "\"");
     spec.pre_tokenizer = *steps;
     spec.pre_tokenizer.push_back(byte_level_step());
     spec.decoder = {decode_byte_level()};
@@ -160,7 +160,7 @@ std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file) {
     spec.decoder = sentencepiece_decoder(prefix);
     add_bos = true;
   } else {
-    fail_at_key(file, "tokenizer.ggml.model",
+    fail(file, "tokenizer.ggml.model",
          "expected \"gpt2\" or \"llama\", found " + (model == nullptr ? "nothing" : "\"" + *model + "\""));
   }
   mark_end_tokens(file, spec);

@@ -57,7 +57,7 @@ struct HarmlessGgufKey {
   std::string_view name;          // Without the name of the architecture in front.
   std::optional<GgufValue> only;  // The only harmless value; nullopt if every value is harmless.
 };
-const HarmlessGgufKey kHarmlessGgufKeys[] = {
+const HarmlessGgufKey kHarmlessGguf[] = {
     {"vocab_size", std::nullopt},  // read from the shape of the embedding
     {"tensor_data_layout", std::nullopt},
     {"rope.scaling.finetuned", std::nullopt},
@@ -238,8 +238,9 @@ class ConfigReader {
       if (!name.starts_with(prefix)) continue;
       const std::string rest = name.substr(prefix.size());
       if (read_.contains(rest)) continue;
-      const auto* known = std::find_if(std::begin(kHarmlessGgufKeys), std::end(kHarmlessGgufKeys), [&](const auto& h) { return h.name == rest; });
-      if (known == std::end(kHarmlessGgufKeys)) fail(rest, "no such key: it is neither supported nor known to be harmless");
+      const auto* known = std::find_if(std::begin(kHarmlessGguf), std::end(kHarmlessGguf),
+                                       [&](const auto& h) { return h.name == rest; });
+      if (known == std::end(kHarmlessGguf)) fail(rest, "no such key: it is neither supported nor known to be harmless");
       if (known->only && value != *known->only) fail(rest, shown_value(*known->only));
     }
   }

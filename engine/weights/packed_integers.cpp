@@ -70,8 +70,8 @@ void PackedIntegers::expand(int64_t row, float* out) const {
 void PackedIntegers::read(int64_t row, QuantizedRow& out) const {
   out.resize(inputs);
   read_integers(row, out.q.data());
-  for (int64_t g = 0; g < inputs / kQuantizedGroup; ++g) {
-    const Line current = line(group_of[g * kQuantizedGroup], row);
+  for (int64_t g = 0; g < inputs / kRowGroup; ++g) {
+    const Line current = line(group_of[g * kRowGroup], row);
     out.scale[g] = current.scale;
     out.minimum[g] = -static_cast<float>(current.zero) * current.scale;
   }

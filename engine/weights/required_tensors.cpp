@@ -16,7 +16,8 @@ std::string shape_text(std::span<const int64_t> shape) {
 
 void check_shape(const std::string& name, const std::optional<TensorView>& tensor, std::span<const int64_t> shape,
                  const std::string& file) {
-  const std::string where = (file.empty() ? "" : file + ": ") + "tensor \"" + name + "\": expected shape " + shape_text(shape) + ", found ";
+  const std::string where =
+      (file.empty() ? "" : file + ": ") + "tensor \"" + name + "\": expected shape " + shape_text(shape) + ", found ";
   if (!tensor) throw ModelError(where + "no such tensor");
   if (!std::equal(shape.begin(), shape.end(), tensor->shape.begin(), tensor->shape.end())) {
     throw ModelError(where + shape_text(tensor->shape));

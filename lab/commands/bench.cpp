@@ -95,7 +95,8 @@ int bench(BenchArguments& arguments) {
   return kOk;
 }
 
-constexpr const char* kBenchExamples = R"(Rates are tokens per second over all sequences: best and median of the repetitions.
+constexpr const char* kBenchExamples =
+    R"(Rates are tokens per second over all sequences: best and median of the repetitions.
 Each sequence has a cache of its own, filled with random tokens up to the depth.
 --speculative runs each workload with plain decoding and with a method in turn. Speed-up is the ratio of their decode
 rates: the median and the minimum of the repetitions. The exit code is 1 if a method changes an output.

@@ -27,7 +27,7 @@ void show_gate_progress(const nlohmann::json& event) {
   }
 }
 
-void print_gate_quality(const std::string& name, const nlohmann::ordered_json& quality) {
+void print_layer(const std::string& name, const nlohmann::ordered_json& quality) {
   const auto value = [&](const char* key) { return quality.at(key).get<double>(); };
   std::printf("%-6s %8.3f %8.3f %12.3f %10.4f %10.4f %10.4f\n", name.c_str(), value("loss"), value("recall"),
               value("specificity"), value("lost_attention"), value("lost_attention_key_norm"),
@@ -39,8 +39,8 @@ void print_lifespans(const nlohmann::ordered_json& report) {
               "attention lost at a quarter", "layer", "loss", "recall", "specificity", "gates", "key norm",
               "streaming");
   int layer = 0;
-  for (const nlohmann::ordered_json& quality : report.at("layers")) print_gate_quality(std::to_string(layer++), quality);
-  print_gate_quality("mean", report.at("mean"));
+  for (const nlohmann::ordered_json& quality : report.at("layers")) print_layer(std::to_string(layer++), quality);
+  print_layer("mean", report.at("mean"));
   std::printf("%ld samples a layer\n", report.at("samples_per_layer").get<long>());
 }
 

@@ -50,7 +50,8 @@ class Divergence {
   }
 
   void run_window(int64_t window, int64_t start, const Progress& progress) {
-    for (DivergenceCandidate& candidate : candidates_) candidate.cache = candidate.policy->new_sequence(options_.prompt_tokens);
+    for (DivergenceCandidate& candidate : candidates_)
+      candidate.cache = candidate.policy->new_sequence(options_.prompt_tokens);
     for (int64_t at = 0; at < options_.context; at += kDivergenceChunk) {
       const int64_t n = std::min(kDivergenceChunk, options_.context - at);
       for (DivergenceCandidate& candidate : candidates_) run_chunk(candidate, window, start, at, n);

@@ -151,7 +151,8 @@ std::string zsh_script(const CLI::App& app) {
     }
     std::vector<std::string> parts;
     for (const CLI::App* part : commands_of(*command)) parts.push_back(part->get_name());
-    cases += parts.empty() ? "        '*:file:_files' ;;\n" : "        '1:part:(" + space_separated(parts) + ")' '*:file:_files' ;;\n";
+    cases += parts.empty() ? "        '*:file:_files' ;;\n"
+                           : "        '1:part:(" + space_separated(parts) + ")' '*:file:_files' ;;\n";
   }
   return "#compdef smartkv\n# Completions of smartkv for zsh: smartkv completions zsh > \"${fpath[1]}/_smartkv\"\n"
          "_smartkv() {\n  local -a commands=(\n" + names + "  )\n"

@@ -114,7 +114,8 @@ std::string mebibytes(int64_t bytes) {
   return text.str();
 }
 
-void print_plan(const ModelConfig& config, const Fit& fit, const std::vector<int64_t>& devices, const PlanArguments& arguments) {
+void print_plan(const ModelConfig& config, const Fit& fit, const std::vector<int64_t>& devices,
+                const PlanArguments& arguments) {
   const Budget& budget = fit.budget;
   std::cout << config.name << ": " << mebibytes(budget.weights) << " of weights, " << mebibytes(budget.working)
             << " of working memory; " << mebibytes(budget.kv_cache()) << " of " << mebibytes(budget.memory)

@@ -44,7 +44,8 @@ int quantize(const QuantizeArguments& arguments) {
   return kOk;
 }
 
-constexpr const char* kQuantizeExamples = R"(A GGUF file becomes a GGUF file, a folder becomes a folder; --model accepts both.
+constexpr const char* kQuantizeExamples =
+    R"(A GGUF file becomes a GGUF file, a folder becomes a folder; --model accepts both.
 The output is served with these weights unless --weights says otherwise, and answers like the original with --weights
 int4 or int8.
 The command refuses to write a file that is not smaller, and to quantize tensors that are already quantized. Serve such

@@ -9,7 +9,7 @@
 
 namespace smartkv::openai {
 
-inline constexpr std::string_view kJsonSpace = " \t\r\n";
+inline constexpr std::string_view kBlanks = " \t\r\n";
 
 struct LooseCall {
   std::string name;

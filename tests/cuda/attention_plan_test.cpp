@@ -14,7 +14,9 @@
 namespace smartkv::kernels::cuda {
 namespace {
 
-QuantizedLayout even_layout(int64_t dim, int bits) { return {uniform_runs(dim, bits), uniform_runs(kPageTokens, bits)}; }
+QuantizedLayout even_layout(int64_t dim, int bits) {
+  return {uniform_runs(dim, bits), uniform_runs(kPageTokens, bits)};
+}
 
 // Returns class `c` of the plan of one task.
 ItemClass planned(const Sequence& sequence, int64_t n, size_t c) {

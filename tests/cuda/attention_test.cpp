@@ -88,7 +88,8 @@ TEST_P(CudaAttention, ReadsNothingPastTheTokens) {
 
 TEST_P(CudaAttention, EveryWidthEqualsTheDefinition) {
   for (const int64_t dim : {32, 64, 80, 128}) {
-    std::vector<QuantizedLayout> layouts = {mixed(dim), uniform_layout(dim, 8, 2), uniform_layout(dim, 2, 8), with_dropped_columns(dim)};
+    std::vector<QuantizedLayout> layouts = {mixed(dim), uniform_layout(dim, 8, 2), uniform_layout(dim, 2, 8),
+                                            with_dropped_columns(dim)};
     for (const int bits : kCodeBits) layouts.push_back(uniform_layout(dim, bits, bits));
     for (size_t i = 0; i < layouts.size(); ++i) {
       for (const Bias bias : {Bias::kNone, Bias::kSome}) {
@@ -103,7 +104,8 @@ TEST_P(CudaAttention, EveryGroupOfHeadsAndMixOfFormatsEqualsTheDefinition) {
   for (const Shape shape : {Shape{2, 2, 128}, Shape{4, 1, 64}, Shape{3, 1, 192}, Shape{2, 1, 96}, Shape{5, 1, 64}, Shape{6, 1, 64},
                             Shape{7, 1, 64}, Shape{16, 2, 64}, Shape{20, 1, 64}, Shape{70, 1, 64}}) {
     const int64_t dim = shape.head_dim;
-    const PageFormats formats = {std::nullopt, mixed(dim), uniform_layout(dim, 4, 4), std::nullopt, uniform_layout(dim, 8, 3)};
+    const PageFormats formats = {std::nullopt, mixed(dim), uniform_layout(dim, 4, 4), std::nullopt,
+                                 uniform_layout(dim, 8, 3)};
     for (const auto& [tokens, n] : {std::pair<int64_t, int64_t>{64, 1}, {300, 2}, {365, 23}}) {
       const Bias bias = n == 2 ? Bias::kSome : Bias::kNone;
       const Sequence sequence(shape, KvType::kBf16, tokens, static_cast<uint64_t>(tokens), formats, bias);
@@ -116,8 +118,14 @@ TEST_P(CudaAttention, EveryGroupOfHeadsAndMixOfFormatsEqualsTheDefinition) {
 // The context is cut at fixed segments. Partial results must merge, whether blocks have few or many rows, and with
 // pages of both sizes of shared memory.
 TEST_P(CudaAttention, PartsOfTheContextMerge) {
-  const PageFormats formats = {std::nullopt,          uniform_layout(64, 4, 4), uniform_layout(64, 4, 4), uniform_layout(64, 2, 2),
-                               uniform_layout(64, 4, 4),     mixed(64),         uniform_layout(64, 3, 3), uniform_layout(64, 4, 2),
+  const PageFormats formats = {std::nullopt,
+                               uniform_layout(64, 4, 4),
+                               uniform_layout(64, 4, 4),
+                               uniform_layout(64, 2, 2),
+                               uniform_layout(64, 4, 4),
+                               mixed(64),
+                               uniform_layout(64, 3, 3),
+                               uniform_layout(64, 4, 2),
                                uniform_layout(64, 4, 4)};
   const Sequence sequence({4, 2, 64}, KvType::kBf16, 1701, 1, formats, Bias::kSome);
   expect_definition(sequence, 1, "one query");

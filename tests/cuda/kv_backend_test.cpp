@@ -97,7 +97,9 @@ class Pages {
   std::map<uint32_t, std::unique_ptr<PageMemory>> rows_;  // By seed: f32 [kHeads, kPageTokens, 2, kDim], K and V.
 };
 
-size_t encoded_bytes(const QuantizedLayout& layout) { return static_cast<size_t>(kHeads * quantized_offsets(layout, kDim).total); }
+size_t encoded_bytes(const QuantizedLayout& layout) {
+  return static_cast<size_t>(kHeads * quantized_offsets(layout, kDim).total);
+}
 
 class DeviceJobs : public OrderTest {
  protected:

@@ -37,7 +37,8 @@ TEST(EngineOptions, OptionsOfTheModelAreChecked) {
               ElementsAre(HasSubstr("dtype: expected auto, bf16 or f32 with backend native, found \"f16\"")));
   options.model.dtype = DataType::kF32;
   options.model.weights = WeightFormat::kInt4;
-  EXPECT_THAT(engine_option_errors(options), ElementsAre("weights: expected auto or f32 with dtype f32, found \"int4\""));
+  EXPECT_THAT(engine_option_errors(options),
+              ElementsAre("weights: expected auto or f32 with dtype f32, found \"int4\""));
   EXPECT_THROW(check_engine_options(options), ModelError);
 }
 
@@ -60,11 +61,13 @@ TEST(EngineOptions, AProcessHasAtMost64Threads) {
   options.model.threads = 64;
   EXPECT_THAT(engine_option_errors(options), IsEmpty());
   options.model.threads = 65;
-  EXPECT_THAT(engine_option_errors(options), ElementsAre("threads: expected at most 64 per process, found 65 for 1 processes"));
+  EXPECT_THAT(engine_option_errors(options),
+              ElementsAre("threads: expected at most 64 per process, found 65 for 1 processes"));
   options.model = {.backend = Backend::kTorch, .tensor_parallel = 2, .threads = 128};
   EXPECT_THAT(engine_option_errors(options), IsEmpty());
   options.model.threads = 129;
-  EXPECT_THAT(engine_option_errors(options), ElementsAre("threads: expected at most 64 per process, found 129 for 2 processes"));
+  EXPECT_THAT(engine_option_errors(options),
+              ElementsAre("threads: expected at most 64 per process, found 129 for 2 processes"));
 }
 
 TEST(EngineOptions, MemoryAndDirectoriesGoWithTheDeviceAndTheRanks) {
@@ -74,7 +77,8 @@ TEST(EngineOptions, MemoryAndDirectoriesGoWithTheDeviceAndTheRanks) {
   options = {};
   options.model = {.backend = Backend::kTorch, .tensor_parallel = 2};
   options.prefix_cache_dir = "prefixes";
-  EXPECT_THAT(engine_option_errors(options), ElementsAre(HasSubstr("prefix_cache_dir: expected none with tensor_parallel 2, ")));
+  EXPECT_THAT(engine_option_errors(options),
+              ElementsAre(HasSubstr("prefix_cache_dir: expected none with tensor_parallel 2, ")));
 }
 
 TEST(EngineOptions, EveryErrorIsReported) {
@@ -84,10 +88,11 @@ TEST(EngineOptions, EveryErrorIsReported) {
   options.max_queue = 0;
   options.prefix_cache_bytes = -2;
   options.kv_cache = "ballanced";
-  EXPECT_THAT(engine_option_errors(options), ElementsAre(HasSubstr("threads: expected at least 0, found -1"), HasSubstr("dtype: "),
-                                              HasSubstr("prefix_cache_bytes: expected at least -1, found -2"),
-                                              HasSubstr("max_queue: expected at least 1, found 0"),
-                                              HasSubstr("kv_cache: expected one of")));
+  EXPECT_THAT(
+      engine_option_errors(options),
+      ElementsAre(HasSubstr("threads: expected at least 0, found -1"), HasSubstr("dtype: "),
+                  HasSubstr("prefix_cache_bytes: expected at least -1, found -2"),
+                  HasSubstr("max_queue: expected at least 1, found 0"), HasSubstr("kv_cache: expected one of")));
 }
 
 }  // namespace

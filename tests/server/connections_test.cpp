@@ -109,10 +109,12 @@ TEST(Connections, LargeHeadsAreRefused) {
   std::string fields;
   for (int i = 0; i < 9; ++i) fields += "X-" + std::to_string(i) + ": " + std::string(7500, 'a') + "\r\n";
   EXPECT_EQ(response_status(answer(server.port, "GET /health HTTP/1.1\r\n" + fields + "\r\n")), 431);
-  EXPECT_EQ(response_status(answer(server.port, "GET /health HTTP/1.1\r\nX: " + std::string(70'000, 'a') + "\r\n\r\n")), 431);
+  EXPECT_EQ(response_status(answer(server.port, "GET /health HTTP/1.1\r\nX: " + std::string(70'000, 'a') + "\r\n\r\n")),
+            431);
   EXPECT_EQ(response_status(answer(server.port, "GET /" + std::string(70'000, 'a'))), 414);
   fields.resize(fields.size() / 9 * 8);  // 60 KB are accepted
-  EXPECT_EQ(response_status(answer(server.port, "GET /health HTTP/1.1\r\nConnection: close\r\n" + fields + "\r\n")), 200);
+  EXPECT_EQ(response_status(answer(server.port, "GET /health HTTP/1.1\r\nConnection: close\r\n" + fields + "\r\n")),
+            200);
 }
 
 TEST(Connections, PipelinedRequestsAreAnsweredInOrder) {

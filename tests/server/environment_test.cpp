@@ -122,7 +122,8 @@ TEST_F(Environment, ListsAreGivenByCommasOrSeveralTimes) {
   set("SMARTKV_SERVED_MODEL_NAME", "d,e");
   EXPECT_EQ(names({}), nlohmann::json::array({"d", "e"}));
   EXPECT_EQ(names({"--served-model-name", "a"}), nlohmann::json::array({"a"}));
-  EXPECT_EQ(config({"--allowed-policies", "full", "--allowed-policies", "k8v8"})["allowed_policies"], nlohmann::json::array({"full", "k8v8"}));
+  EXPECT_EQ(config({"--allowed-policies", "full", "--allowed-policies", "k8v8"})["allowed_policies"],
+            nlohmann::json::array({"full", "k8v8"}));
 }
 
 TEST_F(Environment, GatesAreOneFileOrAnObject) {

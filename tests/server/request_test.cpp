@@ -85,7 +85,8 @@ constexpr BadField kSharedBadFields[] = {
 
 TEST_F(RequestTest, RefusesBadSharedFieldsByName) {
   for (const BadField& bad : kSharedBadFields) {
-    for (const ApiError& error : {api_error_of([&] { completion(bad.fields); }), api_error_of([&] { chat(bad.fields); })}) {
+    for (const ApiError& error :
+         {api_error_of([&] { completion(bad.fields); }), api_error_of([&] { chat(bad.fields); })}) {
       EXPECT_EQ(error.status, 400) << bad.fields;
       EXPECT_EQ(error.param, bad.param) << bad.fields << ": " << error.what();
       EXPECT_EQ(error.type, "invalid_request_error");
@@ -245,7 +246,8 @@ TEST_F(RequestTest, TakesMessagesAsOtherServersAnswerThem) {
       {"role": "assistant", "content": "", "tool_calls": []}, {"role": "user", "content": "c"}]})"),
             "user:a\nassistant:\nassistant:\nassistant:\nuser:c\nassistant:");
   for (const char* field : {R"("id": 3)", R"("cache_control": "x")", R"("reasoning_details": {})", R"("thinking_blocks": "t")"}) {
-    const ApiError error = api_error_of([&] { text(R"({"messages": [{"role": "assistant", "content": "x", )" + std::string(field) + "}]}"); });
+    const ApiError error = api_error_of(
+        [&] { text(R"({"messages": [{"role": "assistant", "content": "x", )" + std::string(field) + "}]}"); });
     EXPECT_EQ(error.param, "messages[0]." + std::string(field).substr(1, std::string(field).find('"', 1) - 1));
   }
 }
@@ -274,7 +276,8 @@ TEST_F(RequestTest, ContinuesAnAssistantsMessage) {
   EXPECT_EQ(text(""), "user:a\nassistant:b c ");
   EXPECT_EQ(text(R"(, "continue_final_message": true)"), "user:a\nassistant:b c ");
   EXPECT_EQ(text(R"(, "add_generation_prompt": true)"), "user:a\nassistant:b c \nassistant:");
-  EXPECT_EQ(api_error_of([&] { text(R"(, "continue_final_message": true, "add_generation_prompt": true)"); }).param, "continue_final_message");
+  EXPECT_EQ(api_error_of([&] { text(R"(, "continue_final_message": true, "add_generation_prompt": true)"); }).param,
+            "continue_final_message");
 }
 
 // The text to continue may also occur in what the template writes behind it. It may be empty, or trimmed by the
@@ -295,7 +298,8 @@ TEST_F(RequestTest, ContinuesWhateverTextTheMessageHas) {
   EXPECT_EQ(text(kTrimming, "b "), "[user]q</s>[assistant]b ");
   EXPECT_EQ(text(kTrimming, "s"), "[user]q</s>[assistant]s");
   EXPECT_EQ(text(kTrimming, ""), "[user]q</s>[assistant]");
-  EXPECT_NE(std::string(api_error_of([&] { text("{{ messages[0].content }}", "b"); }).what()).find("does not show"), std::string::npos);
+  EXPECT_NE(std::string(api_error_of([&] { text("{{ messages[0].content }}", "b"); }).what()).find("does not show"),
+            std::string::npos);
 }
 
 TEST_F(RequestTest, FillsDefaults) {
@@ -500,7 +504,8 @@ TEST_F(RequestTest, SurvivesMutatedBodies) {
       }
       if (body.empty()) body = "{";
     }
-    const ApiError error = api_error_of([&] { i % 2 == 0 ? parse_completion(body, model_) : parse_chat(body, model_); });
+    const ApiError error =
+        api_error_of([&] { i % 2 == 0 ? parse_completion(body, model_) : parse_chat(body, model_); });
     EXPECT_TRUE(error.status == 200 || error.status == 400 || error.status == 404) << body;
     EXPECT_NO_THROW(dump(error.body()));
   }

@@ -224,10 +224,12 @@ TEST(ResponseTest, TokenizeAndDetokenize) {
             Json::parse(R"({"count": 2, "max_model_len": 1000, "tokens": [97, 98]})"));
   EXPECT_EQ(json_of(server.post("/tokenize", "{" + kChat + "}"))["count"], 18);
   EXPECT_EQ(json_of(server.post("/tokenize", R"({"prompt": "a", "return_token_strs": true})"))["token_strs"][0], "a");
-  EXPECT_EQ(json_of(server.post("/detokenize", R"({"tokens": [97, 98]})")), Json::parse(R"({"prompt": "ab", "content": "ab"})"));
+  EXPECT_EQ(json_of(server.post("/detokenize", R"({"tokens": [97, 98]})")),
+            Json::parse(R"({"prompt": "ab", "content": "ab"})"));
   EXPECT_EQ(server.post("/detokenize", R"({"tokens": [999]})")->status, 400);
   EXPECT_EQ(server.post("/tokenize", "{}")->status, 400);
-  EXPECT_EQ(json_of(server.client().Get("/tokenizer_info")), Json::parse(R"({"bos_token": "<s>", "eos_token": "</s>"})"));
+  EXPECT_EQ(json_of(server.client().Get("/tokenizer_info")),
+            Json::parse(R"({"bos_token": "<s>", "eos_token": "</s>"})"));
 }
 
 TEST(ResponseTest, ModelsHealthAndMetrics) {

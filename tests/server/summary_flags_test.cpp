@@ -46,8 +46,10 @@ TEST(SummaryFlagsTest, OffOverridesAConfiguredPolicy) {
 TEST(SummaryFlagsTest, AParameterWithoutThePolicyIsAnError) {
   EXPECT_EQ(flags_error({"--kv-window", "512"}), "--kv-window: needs --kv-proc on");
   EXPECT_EQ(flags_error({"--kv-proc", "off", "--kv-proc-layers", "0-3"}), "--kv-proc-layers: needs --kv-proc on");
-  EXPECT_EQ(flags_error({"--kv-proc", "on", "--kv-cache", "full"}), "--kv-proc: expected either --kv-proc or --kv-cache, found both");
-  EXPECT_EQ(flags_error({"--kv-proc", "off", "--kv-cache", "k4v4"}), "--kv-proc: expected either --kv-proc or --kv-cache, found both");
+  EXPECT_EQ(flags_error({"--kv-proc", "on", "--kv-cache", "full"}),
+            "--kv-proc: expected either --kv-proc or --kv-cache, found both");
+  EXPECT_EQ(flags_error({"--kv-proc", "off", "--kv-cache", "k4v4"}),
+            "--kv-proc: expected either --kv-proc or --kv-cache, found both");
 }
 
 }  // namespace

@@ -147,7 +147,8 @@ TEST_F(ToolsTest, ParserFindsCallsHoweverTheAnswerIsCut) {
       {kHermes, "<tool_call>\nnothing", "<tool_call>\nnothing"},
   };
   for (const Case& one : cases) {
-    for (const size_t piece : {1u, 2u, 3u, 7u, 1000u}) EXPECT_EQ(parsed_answer(one.form, one.answer, piece), one.expected) << piece;
+    for (const size_t piece : {1u, 2u, 3u, 7u, 1000u})
+      EXPECT_EQ(parsed_answer(one.form, one.answer, piece), one.expected) << piece;
   }
 }
 
@@ -191,7 +192,8 @@ TEST_F(ToolsTest, ParserFindsCallsInOtherForms) {
 
 TEST_F(ToolsTest, ALongCallInAnotherFormIsReadInLinearTime) {
   const std::string call = R"({"name": "f", "arguments": {"a": ")" + std::string(400'000, 'x') + "\"}}";
-  EXPECT_EQ(parsed_answer(ToolForm::kHermes, call, 1).size(), call.size() - std::string(R"({"name": "f", "arguments": })").size() + 4);
+  EXPECT_EQ(parsed_answer(ToolForm::kHermes, call, 1).size(),
+            call.size() - std::string(R"({"name": "f", "arguments": })").size() + 4);
 }
 
 TEST_F(ToolsTest, FormIsWhatTheTemplateWrites) {

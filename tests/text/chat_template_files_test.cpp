@@ -121,9 +121,12 @@ TEST(NamedChatTemplates, ToolUseRendersWhatHasToDoWithTools) {
   const ChatTemplate both(ChatTemplateFiles{{{"default", "default{{ pad_token + unk_token|default('-') }}"}, {"tool_use", "tools{{ tools|length }}{{ pad_token }}"}},
                                             {{"pad_token", "P"}}});
   const OrderedJson user = {{"role", "user"}, {"content", "a"}};
-  const OrderedJson call = {{"role", "assistant"}, {"tool_calls", OrderedJson::array()}}, result = {{"role", "tool"}, {"content", "r"}};
+  const OrderedJson call = {{"role", "assistant"}, {"tool_calls", OrderedJson::array()}},
+                    result = {{"role", "tool"}, {"content", "r"}};
   const OrderedJson tool = {{"type", "function"}};
-  const auto render = [&](OrderedJson messages, OrderedJson tools) { return both.render({{"messages", std::move(messages)}, {"tools", std::move(tools)}}); };
+  const auto render = [&](OrderedJson messages, OrderedJson tools) {
+    return both.render({{"messages", std::move(messages)}, {"tools", std::move(tools)}});
+  };
   EXPECT_EQ(render({user}, nullptr), "defaultP-");
   EXPECT_EQ(render({user}, OrderedJson::array()), "defaultP-");
   EXPECT_EQ(render({user}, {tool}), "tools1P");

@@ -37,7 +37,8 @@ class GateFile : public testing::Test {
 
   std::string error_of_load(const ModelConfig& model) const { return error_of_load(path_, model); }
   std::string error_of_load(const std::filesystem::path& file) const { return error_of_load(file, model_); }
-  static std::string error_of_load(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity = kGateIdentity) {
+  static std::string error_of_load(const std::filesystem::path& file, const ModelConfig& model,
+                                   const std::string& identity = kGateIdentity) {
     try {
       load_gate(file, model, identity);
     } catch (const CacheError& error) {
@@ -131,7 +132,8 @@ TEST_F(GateFile, ASetKnowsNamesAndNoPaths) {
 }
 
 TEST_F(GateFile, ASetOpensItsFilesAtOnce) {
-  const auto error_of_set = [&](const GateFiles& files, const ModelConfig& model, const std::string& identity = kGateIdentity) -> std::string {
+  const auto error_of_set = [&](const GateFiles& files, const ModelConfig& model,
+                                const std::string& identity = kGateIdentity) -> std::string {
     try {
       const GateSet set({identity, files}, model);
     } catch (const CacheError& error) {

@@ -70,8 +70,9 @@ TEST(ModelOptions, TypesThatDoNotGoTogetherAreNamed) {
               ElementsAre("weights: expected auto, file, bf16, int8 or int4 with dtype bf16, found \"f32\""));
   EXPECT_THAT(model_option_errors({.weights = WeightFormat::kFile, .backend = Backend::kTorch}),
               ElementsAre("weights: expected auto, bf16 or f32 with backend torch, found \"file\""));
-  EXPECT_THAT(model_option_errors({.dtype = DataType::kF16, .weights = WeightFormat::kBf16, .backend = Backend::kTorch}),
-              ElementsAre("weights: expected auto, which stores f16, with dtype f16, found \"bf16\""));
+  EXPECT_THAT(
+      model_option_errors({.dtype = DataType::kF16, .weights = WeightFormat::kBf16, .backend = Backend::kTorch}),
+      ElementsAre("weights: expected auto, which stores f16, with dtype f16, found \"bf16\""));
   EXPECT_THAT(model_option_errors({.dtype = DataType::kF16, .backend = Backend::kTorch}), IsEmpty());
   EXPECT_THAT(model_option_errors({.weights = WeightFormat::kF32}), IsEmpty());
   EXPECT_EQ(product_type({.weights = WeightFormat::kF32}), ProductType::kF32);

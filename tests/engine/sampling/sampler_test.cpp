@@ -83,11 +83,12 @@ TEST_P(SamplerDistribution, EqualsTheDefinition) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, SamplerDistribution,
-    ::testing::Values(SamplerCase{"plain", {}}, SamplerCase{"cold", {.temperature = 0.5f}}, SamplerCase{"hot", {.temperature = 3.0f}},
-                      SamplerCase{"top_k", {.top_k = 7}}, SamplerCase{"top_k_beyond_blocks", {.top_k = 100}},
-                      SamplerCase{"top_p", {.top_p = 0.9f}}, SamplerCase{"narrow_top_p", {.top_p = 0.01f}}, SamplerCase{"zero_top_p", {.top_p = 0}},
-                      SamplerCase{"flat_top_p", {.temperature = 50.0f, .top_p = 0.5f}}, SamplerCase{"min_p", {.min_p = 0.1f}},
-                      SamplerCase{"min_p_one", {.min_p = 1.0f}},
+    ::testing::Values(SamplerCase{"plain", {}}, SamplerCase{"cold", {.temperature = 0.5f}},
+                      SamplerCase{"hot", {.temperature = 3.0f}}, SamplerCase{"top_k", {.top_k = 7}},
+                      SamplerCase{"top_k_beyond_blocks", {.top_k = 100}}, SamplerCase{"top_p", {.top_p = 0.9f}},
+                      SamplerCase{"narrow_top_p", {.top_p = 0.01f}}, SamplerCase{"zero_top_p", {.top_p = 0}},
+                      SamplerCase{"flat_top_p", {.temperature = 50.0f, .top_p = 0.5f}},
+                      SamplerCase{"min_p", {.min_p = 0.1f}}, SamplerCase{"min_p_one", {.min_p = 1.0f}},
                       SamplerCase{"together", {.temperature = 1.5f, .top_p = 0.8f, .top_k = 40, .min_p = 0.02f}}),
     [](const auto& test) { return std::string(test.param.name); });
 

@@ -29,7 +29,8 @@ class ListedTokenizer final : public Tokenizer {
 };
 
 // Returns the error, or an empty string if the vocabulary is accepted.
-std::string vocabulary_error(std::vector<std::string> target, int64_t target_outputs, std::vector<std::string> draft, int64_t draft_outputs) {
+std::string vocabulary_error(std::vector<std::string> target, int64_t target_outputs, std::vector<std::string> draft,
+                             int64_t draft_outputs) {
   const ListedTokenizer expected(std::move(target)), found(std::move(draft));
   try {
     check_draft_vocabulary({&expected, target_outputs}, {&found, draft_outputs});

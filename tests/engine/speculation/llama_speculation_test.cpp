@@ -32,7 +32,8 @@ std::vector<json> drafts(bool full) {
   return all;
 }
 
-std::vector<TokenId> run_request(Engine* engine, GenerationRequest request, const json& speculative, RequestUsage* usage) {
+std::vector<TokenId> run_request(Engine* engine, GenerationRequest request, const json& speculative,
+                                 RequestUsage* usage) {
   request.speculative = speculative;
   const auto stream = engine->submit(std::move(request));
   ChoiceResult result = read_all(*stream)[0];

@@ -96,17 +96,20 @@ TEST(Divergence, SeesWhatEvictionLoses) {
 TEST(Divergence, AFailureNamesPolicyWindowAndToken) {
   const TinyEvaluation tiny;
   const std::vector<PolicySpec> specs = {{"full", "full"}, {"the broken one", "broken"}};
-  EXPECT_THAT(evaluation_error([&] { measure_divergence(tiny.model, specs, tiny.text(700), divergence_options(300, 2)); }),
-              AllOf(HasSubstr("\"the broken one\""), HasSubstr("window 0"), HasSubstr("token 192")));
+  EXPECT_THAT(
+      evaluation_error([&] { measure_divergence(tiny.model, specs, tiny.text(700), divergence_options(300, 2)); }),
+      AllOf(HasSubstr("\"the broken one\""), HasSubstr("window 0"), HasSubstr("token 192")));
 }
 
 TEST(Divergence, RefusesATextOrAContextThatDoesNotFit) {
   const TinyEvaluation tiny;
   const std::vector<PolicySpec> specs = {{"full", "full"}};
-  EXPECT_THAT(evaluation_error([&] { measure_divergence(tiny.model, specs, tiny.text(600), divergence_options(300, 2)); }),
-              AllOf(HasSubstr("601"), HasSubstr("600")));
-  EXPECT_THAT(evaluation_error([&] { measure_divergence(tiny.model, specs, tiny.text(600), divergence_options(513, 1)); }),
-              AllOf(HasSubstr("512"), HasSubstr("513")));
+  EXPECT_THAT(
+      evaluation_error([&] { measure_divergence(tiny.model, specs, tiny.text(600), divergence_options(300, 2)); }),
+      AllOf(HasSubstr("601"), HasSubstr("600")));
+  EXPECT_THAT(
+      evaluation_error([&] { measure_divergence(tiny.model, specs, tiny.text(600), divergence_options(513, 1)); }),
+      AllOf(HasSubstr("512"), HasSubstr("513")));
 }
 
 }  // namespace

@@ -34,8 +34,8 @@ TEST(Drift, OfTheFullCacheIsZeroInEveryLayer) {
 
 TEST(Drift, SeesWhatEvictionLoses) {
   const TinyEvaluation tiny;
-  const auto report =
-      measure_drift(tiny.model, parse_policy_list(std::string(kStreaming) + "," + kSnapKv), tiny.text(500), drift_options());
+  const auto report = measure_drift(tiny.model, parse_policy_list(std::string(kStreaming) + "," + kSnapKv),
+                                    tiny.text(500), drift_options());
   ASSERT_EQ(report.rows.size(), 12u);
   for (const size_t row : {size_t{7}, size_t{11}}) {
     EXPECT_GT(report.rows[row]["error"].get<double>(), 0.0);

@@ -38,7 +38,8 @@ TEST(PolicyList, AnObjectTakesAShareToo) {
   EXPECT_EQ(specs[1].for_context(4096), (nlohmann::json{{"policy", "a"}, {"x", "@}"}, {"tokens", 1024}}));
   EXPECT_EQ(specs[1].label, R"({"policy": "a", "x": "@}"}@0.25)");
   EXPECT_EQ(specs[2].for_context(4096), (nlohmann::json{{"policy", "b"}, {"bits", 3.5}}));
-  EXPECT_THAT(policy_list_error(R"({"policy": "a", "tokens": 64}@0.25)"), HasSubstr("expected either \"tokens\" or @X"));
+  EXPECT_THAT(policy_list_error(R"({"policy": "a", "tokens": 64}@0.25)"),
+              HasSubstr("expected either \"tokens\" or @X"));
   EXPECT_THAT(policy_list_error(R"({"policy": "a"}@)"), HasSubstr("NAME@X"));
 }
 
