@@ -26,7 +26,7 @@ struct RunSuiteArguments {
   int64_t max_tokens = 512;
 };
 
-constexpr int kTop = 20, kOverlap = 8;
+constexpr int kTopLogprobs = 20, kOverlap = 8;
 
 // Returns the probabilities of the likeliest tokens, by text and bytes, and the probability of all other tokens
 // together under "". `ranked` gets the likeliest tokens with their negative log probability, sorted by it.
@@ -79,7 +79,7 @@ Json answer(Engine& engine, const openai::ServedModel& model, const SuitePrompt&
                      {"temperature", 0},
                      {"max_tokens", max_tokens},
                      {"logprobs", true},
-                     {"top_logprobs", kTop},
+                     {"top_logprobs", kTopLogprobs},
                      {"kv_cache", kv_cache}};
   const openai::ApiRequest request = openai::parse_chat(openai::dump(body), model);
   openai::GenerationRun run(engine, request);
