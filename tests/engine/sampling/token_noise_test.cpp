@@ -12,7 +12,7 @@ namespace smartkv {
 namespace {
 
 constexpr int64_t kVocabulary = 200;
-constexpr uint64_t kDraws = 20'000;
+constexpr uint64_t kNoiseDraws = 20'000;
 
 TEST(Exponential, IsTheLogarithmToAFewUlp) {
   for (uint64_t i = 0; i < 200'000; ++i) {
@@ -84,7 +84,7 @@ double chi_square(const Distribution& expected, const std::vector<int64_t>& coun
     ++*degrees;
   };
   for (TokenId token = 0; token < kVocabulary; ++token) {
-    const double wanted = expected.probability(token) * static_cast<double>(kDraws);
+    const double wanted = expected.probability(token) * static_cast<double>(kNoiseDraws);
     const auto found = static_cast<double>(counts[static_cast<size_t>(token)]);
     EXPECT_TRUE(wanted > 0 || found == 0) << "token " << token << " is impossible";
     if (wanted >= 5) {
@@ -117,7 +117,7 @@ class Coupling : public ::testing::TestWithParam<CouplingCase> {
 
 TEST_P(Coupling, DrawsHaveTheTargetsDistribution) {
   std::vector<int64_t> counts(kVocabulary);
-  for (uint64_t i = 0; i < kDraws; ++i) {
+  for (uint64_t i = 0; i < kNoiseDraws; ++i) {
     ++counts[static_cast<size_t>(sampler.sample(target_logits, input, TokenNoise(7, 0, i)))];
   }
   int64_t degrees = 0;
@@ -139,11 +139,11 @@ TEST_P(Coupling, ADraftIsTheTargetsTokenAsOftenAsPromised) {
     promised += 1 / sum;
   }
   int64_t same = 0;
-  for (uint64_t i = 0; i < kDraws; ++i) {
+  for (uint64_t i = 0; i < kNoiseDraws; ++i) {
     const TokenNoise noise(7, 0, i);
     same += sampler.sample(target_logits, input, noise) == sampler.sample(draft_logits, input, noise) ? 1 : 0;
   }
-  const double rate = static_cast<double>(same) / static_cast<double>(kDraws);
+  const double rate = static_cast<double>(same) / static_cast<double>(kNoiseDraws);
   EXPECT_NEAR(rate, promised, 0.015);
   EXPECT_LE(rate, overlap + 0.015);  // the acceptance of rejection sampling, which no method exceeds
   EXPECT_GE(rate, overlap / (2 - overlap) - 0.015);  // (1 - distance) / (1 + distance)
