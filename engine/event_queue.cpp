@@ -8,7 +8,7 @@ namespace smartkv {
 namespace {
 
 template <typename T>
-void append(std::vector<T>* to, std::vector<T>* from) {
+void move_behind(std::vector<T>* to, std::vector<T>* from) {
   to->insert(to->end(), std::make_move_iterator(from->begin()), std::make_move_iterator(from->end()));
 }
 
@@ -49,9 +49,9 @@ void EventQueue::push(GenerationEvent event, const RequestUsage& usage) {
     if (has_pending_[choice]) {
       pending.text += event.text;
       for (DraftRound& round : event.drafts) round.first += static_cast<int64_t>(pending.tokens.size());
-      append(&pending.drafts, &event.drafts);
-      append(&pending.tokens, &event.tokens);
-      append(&pending.logprobs, &event.logprobs);
+      move_behind(&pending.drafts, &event.drafts);
+      move_behind(&pending.tokens, &event.tokens);
+      move_behind(&pending.logprobs, &event.logprobs);
       pending.finish = event.finish;
       pending.error = std::move(event.error);
       pending.stop_string = std::move(event.stop_string);

@@ -13,7 +13,7 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-void check(const PackedMatrix& matrix, const LinearInput& input, const LinearOutput& output) {
+void check_operands(const PackedMatrix& matrix, const LinearInput& input, const LinearOutput& output) {
   const bool swiglu = output.epilogue == Epilogue::kSwiGlu;
   if (swiglu && matrix.out_features % (2 * kLanes) != 0) {
     throw std::invalid_argument("linear: SwiGLU expects out_features to be a multiple of 32, found " +
@@ -140,7 +140,7 @@ Split split(const LinearCall& call, int64_t pairs, int threads) {
 void linear(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& input, const LinearOutput& output,
             LinearScratch& scratch) {
   if (input.rows == 0) return;
-  check(matrix, input, output);
+  check_operands(matrix, input, output);
   const LinearKernels& kernels = *cpu_kernels().linear;
   const auto product = product_of(kernels, matrix);
   const int64_t groups = ceil_div(matrix.out_features, kLanes);

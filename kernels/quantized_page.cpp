@@ -213,7 +213,7 @@ void dequantize_side(const CodeRuns& runs, int64_t extent, const uint16_t* scale
   }
 }
 
-void check(const QuantizedLayout& layout, int64_t head_dim) {
+void check_layout(const QuantizedLayout& layout, int64_t head_dim) {
   if (head_dim <= 0 || head_dim % 16 != 0 || head_dim > 256) {
     throw std::invalid_argument("quantized page: head_dim must be a multiple of 16 up to 256, found " +
                                 std::to_string(head_dim));
@@ -253,7 +253,7 @@ QuantizedOffsets quantized_offsets(const QuantizedLayout& layout, int64_t head_d
 
 void quantize_page(const QuantizedLayout& layout, int64_t head_dim, const uint8_t* channel_order, const float* k,
                    const float* v, void* block) {
-  check(layout, head_dim);
+  check_layout(layout, head_dim);
   const QuantizedOffsets at = quantized_offsets(layout, head_dim);
   auto* base = static_cast<uint8_t*>(block);
   const auto halves = [&](int64_t offset) { return reinterpret_cast<uint16_t*>(base + offset); };
@@ -266,7 +266,7 @@ void quantize_page(const QuantizedLayout& layout, int64_t head_dim, const uint8_
 
 void dequantize_page(const QuantizedLayout& layout, int64_t head_dim, const uint8_t* channel_order, const void* block,
                      float* k, float* v) {
-  check(layout, head_dim);
+  check_layout(layout, head_dim);
   const QuantizedOffsets at = quantized_offsets(layout, head_dim);
   const auto* base = static_cast<const uint8_t*>(block);
   const auto halves = [&](int64_t offset) { return reinterpret_cast<const uint16_t*>(base + offset); };

@@ -31,7 +31,7 @@ compile() {  # SOURCE...: compiles the sources and sets `objects`
   done
 }
 link() {  # NAME LIBRARY...
-  "$nvcc" "${objects[@]}" "${kernels[@]}" build/release/libsmartkv_{cache,kernels}.a "${@:2}" -lpthread \
+  "$nvcc" "${objects[@]}" "${kernels[@]}" build/release/libsmartkv_{cache,kernels,json}.a "${@:2}" -lxxhash -lpthread \
     -o "$folder/$1" ||
     fail "$folder/$1 does not link"
 }

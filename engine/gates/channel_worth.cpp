@@ -15,7 +15,7 @@ using nlohmann::json;
 
 // Appends the numbers of a nested list, in row-major order. `lengths` are the expected lengths of the list and of the
 // lists in it. Throws CacheError naming the place `name` in the file.
-void append(const json& list, std::span<const int64_t> lengths, const std::string& name, std::vector<float>* numbers) {
+void flatten(const json& list, std::span<const int64_t> lengths, const std::string& name, std::vector<float>* numbers) {
   if (lengths.empty()) {
     if (!list.is_number() || !std::isfinite(list.get<float>()) || list.get<float>() < 0) {
       throw CacheError(name + ": expected a number of at least 0, found " + list.dump().substr(0, 60));
@@ -27,7 +27,8 @@ void append(const json& list, std::span<const int64_t> lengths, const std::strin
     throw CacheError(name + ": expected a list of length " + std::to_string(lengths[0]) + ", found " +
                      (list.is_array() ? std::to_string(list.size()) : list.dump().substr(0, 60)));
   }
-  for (size_t i = 0; i < list.size(); ++i) append(list[i], lengths.subspan(1), name + "[" + std::to_string(i) + "]", numbers);
+  for (size_t i = 0; i < list.size(); ++i)
+    flatten(list[i], lengths.subspan(1), name + "[" + std::to_string(i) + "]", numbers);
 }
 
 }  // namespace
@@ -49,8 +50,8 @@ std::shared_ptr<const ChannelWorth> load_channel_worth(const std::filesystem::pa
     }
     auto worth = std::make_shared<ChannelWorth>();
     const int64_t pairs[] = {model.n_layers, model.n_kv_heads, model.head_dim / 2}, channels[] = {model.n_layers, model.n_kv_heads, model.head_dim};
-    append(all["layers"], pairs, "layers", &worth->keys);
-    append(all["values"], channels, "values", &worth->values);
+    flatten(all["layers"], pairs, "layers", &worth->keys);
+    flatten(all["values"], channels, "values", &worth->values);
     return worth;
   } catch (const std::exception& error) {
     throw CacheError("file " + file.string() + ": " + error.what());

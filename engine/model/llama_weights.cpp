@@ -9,8 +9,6 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kLanes = 16;  // rows that are packed together
-
 // The rows of a packed matrix that come from one tensor. Rows [16 i, 16 i + 16) of the tensor become lane group
 // first_group + i * step.
 struct Source {
@@ -19,10 +17,6 @@ struct Source {
   int64_t first_group;
   int64_t step = 1;
 };
-
-int bits_of(kernels::WeightType type) {
-  return type == kernels::WeightType::kInt4 ? 4 : type == kernels::WeightType::kInt8 ? 8 : 0;
-}
 
 // Returns whether the integers of the tensor are kept: they are no wider than `type`. Nothing is lost, except that Q4_K
 // rounds its scales and minimums to f16 if it shares the matrix with tensors of other formats.
@@ -90,12 +84,11 @@ class Packer {
 
   void keep_lanes(kernels::PackedMatrix& matrix, int64_t group, const TensorView& view, const std::string& name, int64_t first,
                   int64_t count) {
-    constexpr int64_t kGroup = 32;
     thread_local QuantizedRow row;
     for (int64_t lane = 0; lane < count; ++lane) {
       read_quantized_row(view, weights_.file_row(name, first + lane), row);
-      for (int64_t k = 0; k < matrix.in_features / kGroup; ++k) {
-        kernels::pack_group(matrix, group, k, lane, row.q.data() + k * kGroup, row.scale[k], row.minimum[k]);
+      for (int64_t k = 0; k < matrix.in_features / kRowGroup; ++k) {
+        kernels::pack_group(matrix, group, k, lane, row.q.data() + k * kRowGroup, row.scale[k], row.minimum[k]);
       }
     }
   }
@@ -139,6 +132,10 @@ int64_t LlamaWeights::bytes() const {
 }
 
 // The head decides the most likely token, so 4 bits cost more accuracy there than the memory is worth.
+int bits_of(kernels::WeightType type) {
+  return type == kernels::WeightType::kInt4 ? 4 : type == kernels::WeightType::kInt8 ? 8 : 0;
+}
+
 LlamaStorage llama_head_storage(LlamaStorage storage) {
   if (storage.type == kernels::WeightType::kInt4) storage.type = kernels::WeightType::kInt8;
   return storage;

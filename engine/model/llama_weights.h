@@ -11,6 +11,11 @@
 
 namespace smartkv {
 
+inline constexpr int64_t kLanes = 16;  // rows that are packed together
+
+// Returns the bits of integers whose groups have scales in floating point: 4 or 8. Returns 0 for other types.
+int bits_of(kernels::WeightType type);
+
 struct LlamaLayerWeights {
   // [hidden_size]. Applied to the input or the output of attention and MLP (ModelConfig::norm_placement).
   std::vector<float> attention_norm, mlp_norm;

@@ -22,8 +22,6 @@ namespace {
 
 using kernels::WeightType;
 
-constexpr int64_t kLanes = 16;   // rows that are packed together
-constexpr int64_t kGroup = 32;   // weights that share a scale
 constexpr int64_t kChunk = 1024;  // rows in memory at a time
 
 // How a tensor is written to the file.
@@ -43,8 +41,6 @@ struct Task {
 bool is_head(const std::string& name) {
   return name == "token_embd.weight" || name == "output.weight" || name == "model.embed_tokens.weight" || name == "lm_head.weight";
 }
-
-int bits_of(WeightType type) { return type == WeightType::kInt4 ? 4 : 8; }
 
 Task plan(const TensorView& view, WeightType type) {
   if (view.shape.size() != 2) return {view, view.type};
@@ -128,8 +124,8 @@ class TensorWriter {
     for (int64_t lane = 0; lane < count; ++lane) {
       row.resize(k);
       if (task.fitted) {
-        for (int64_t g = 0; g < k / kGroup; ++g) {
-          kernels::unpack_group(matrix, group, g, lane, row.q.data() + g * kGroup, &row.scale[g], &row.minimum[g]);
+        for (int64_t g = 0; g < k / kRowGroup; ++g) {
+          kernels::unpack_group(matrix, group, g, lane, row.q.data() + g * kRowGroup, &row.scale[g], &row.minimum[g]);
         }
       } else {
         read_quantized_row(task.view, first + lane, row);
@@ -155,9 +151,9 @@ void write_tensors(const std::string& name, const std::vector<TensorView>& tenso
   int64_t total = 0, done = 0;
   for (const TensorView& view : tensors) {
     const Task& task = tasks.emplace_back(plan(view, job.type));
-    if (!task.copied() && view.row_elements() % kGroup != 0) {
+    if (!task.copied() && view.row_elements() % kRowGroup != 0) {
       throw ModelError("tensor \"" + view.name + "\": expected a row length that is a multiple of " +
-                       std::to_string(kGroup) + " weights, found " + std::to_string(view.row_elements()));
+                       std::to_string(kRowGroup) + " weights, found " + std::to_string(view.row_elements()));
     }
     file.add_tensor(view.name, task.stored, view.shape);
     total += view.elements();

@@ -14,9 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Most nested schemas. Without a limit, merging schemas that refer to themselves would not end.
-constexpr int kMostDepth = 128;
-
 constexpr std::array<std::string_view, 5> kObjectKeywords = {"properties", "required", "additionalProperties",
                                                              "patternProperties", "propertyNames"};
 constexpr std::array<std::string_view, 5> kArrayKeywords = {"items", "prefixItems", "minItems", "maxItems", "uniqueItems"};
@@ -102,7 +99,8 @@ std::string SchemaGrammar::value(const Json& schema, const std::string& path, in
   grammar_.spend(1);
   if (schema == Json(true)) return any();
   try {
-    if (depth > kMostDepth) throw GrammarError(path, "nested deeper than " + std::to_string(kMostDepth) + " schemas");
+    if (depth > kSchemaDepth)
+      throw GrammarError(path, "nested deeper than " + std::to_string(kSchemaDepth) + " schemas");
     if (schema == Json(false)) throw NoValueError(path, "allows no value");
     if (!schema.is_object()) schema_expected(path, "a schema: an object or a boolean");
     return rule_of(schema, path, depth);
@@ -147,7 +145,7 @@ std::string SchemaGrammar::rule_of(const Json& schema, const std::string& path, 
 std::string SchemaGrammar::without_fault(const Json& schema, const std::string& path, int depth, const GrammarError& error) {
   std::string fault = error.path.starts_with(path) ? error.path.substr(path.size()) : "";
   fault = fault.substr(0, fault.find_first_of(".["));
-  if (!schema.is_object() || depth > kMostDepth) return any();
+  if (!schema.is_object() || depth > kSchemaDepth) return any();
   Json rest = schema;
   // Keep "type" as long as another keyword may be at fault.
   for (const std::string& key : {fault == "type" ? "" : fault, std::string("$ref"), std::string("allOf"), std::string("anyOf"),
@@ -193,7 +191,7 @@ std::string SchemaGrammar::reference(const Json& uri, const std::string& path, i
 }
 
 Json SchemaGrammar::resolved(const Json& schema, const std::string& path, int depth) {
-  if (depth > kMostDepth) throw GrammarError(path + "$ref", "refers to itself");
+  if (depth > kSchemaDepth) throw GrammarError(path + "$ref", "refers to itself");
   if (!schema.is_object() || !schema.contains("$ref")) return schema;
   Json rest = schema;
   rest.erase("$ref");
@@ -222,7 +220,7 @@ const Json& SchemaGrammar::flattened(const Json& schema, const std::string& path
     return *flat;
   }
   try {
-    if (depth > kMostDepth) throw GrammarError(path + "allOf", "nested too deeply");
+    if (depth > kSchemaDepth) throw GrammarError(path + "allOf", "nested too deeply");
     if (!schema["allOf"].is_array()) schema_expected(path + "allOf", "an array of schemas");
     Json result = schema;
     result.erase("allOf");

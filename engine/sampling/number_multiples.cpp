@@ -10,7 +10,7 @@
 namespace smartkv {
 namespace {
 
-constexpr size_t kMostPlaces = 6, kMostStepDigits = 15, kWholeDigits = 18, kBoundPlaces = 15;
+constexpr size_t kMostPlaces = 6, kMostStepDigits = 15, kMostWholeDigits = 18, kBoundPlaces = 15;
 constexpr int64_t kMostListed = 1024;
 
 __extension__ using Wide = __int128;  // holds 33 digits: a bound with kBoundPlaces digits after the decimal point
@@ -25,7 +25,7 @@ int64_t power_of_ten(size_t places) {
 // bound is beyond every number that can be written.
 std::optional<Wide> index_of(const NumberBound& bound, bool is_least, int64_t step, size_t places) {
   const Decimal exact = decimal(bound.value);
-  if (exact.whole.size() > kWholeDigits) return std::nullopt;
+  if (exact.whole.size() > kMostWholeDigits) return std::nullopt;
   std::string fraction = exact.fraction.substr(0, kBoundPlaces);
   fraction.resize(kBoundPlaces, '0');
   Wide value = 0;

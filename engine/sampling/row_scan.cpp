@@ -12,7 +12,7 @@ namespace smartkv {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int64_t kLanes = 16;
+constexpr int64_t kScanLanes = 16;
 
 [[noreturn]] void throw_first_bad_logit(std::span<const float> logits) {
   const auto bad = std::find_if(logits.begin(), logits.end(), [](float x) { return !(x < kInfinity); });
@@ -34,12 +34,12 @@ float scan_row(std::span<const float> logits, std::vector<float>* block_max) {
   float row_max = -kInfinity;
   for (int64_t start = 0; start < n; start += kScanBlock) {
     const int64_t end = std::min(start + kScanBlock, n);
-    float lanes[kLanes];
-    int32_t bad[kLanes] = {};
-    std::fill_n(lanes, kLanes, -kInfinity);
+    float lanes[kScanLanes];
+    int32_t bad[kScanLanes] = {};
+    std::fill_n(lanes, kScanLanes, -kInfinity);
     int64_t i = start;
-    for (; i + kLanes <= end; i += kLanes) {
-      for (int64_t j = 0; j < kLanes; ++j) {
+    for (; i + kScanLanes <= end; i += kScanLanes) {
+      for (int64_t j = 0; j < kScanLanes; ++j) {
         const float x = logits[static_cast<size_t>(i + j)];
         lanes[j] = x > lanes[j] ? x : lanes[j];
         bad[j] |= x < kInfinity ? 0 : 1;
@@ -50,8 +50,8 @@ float scan_row(std::span<const float> logits, std::vector<float>* block_max) {
       lanes[0] = x > lanes[0] ? x : lanes[0];
       bad[0] |= x < kInfinity ? 0 : 1;
     }
-    if (std::any_of(bad, bad + kLanes, [](int32_t b) { return b != 0; })) throw_first_bad_logit(logits);
-    block_max->push_back(*std::max_element(lanes, lanes + kLanes));
+    if (std::any_of(bad, bad + kScanLanes, [](int32_t b) { return b != 0; })) throw_first_bad_logit(logits);
+    block_max->push_back(*std::max_element(lanes, lanes + kScanLanes));
     row_max = std::max(row_max, block_max->back());
   }
   if (row_max == -kInfinity) throw_all_masked();
@@ -77,10 +77,10 @@ void exp_row(std::span<const float> x, float max, float scale, float* out) {
 }
 
 float block_sum(std::span<const float> values) {
-  float lanes[kLanes] = {};
+  float lanes[kScanLanes] = {};
   size_t i = 0;
-  for (; i + kLanes <= values.size(); i += kLanes) {
-    for (size_t j = 0; j < kLanes; ++j) lanes[j] += values[i + j];
+  for (; i + kScanLanes <= values.size(); i += kScanLanes) {
+    for (size_t j = 0; j < kScanLanes; ++j) lanes[j] += values[i + j];
   }
   for (; i < values.size(); ++i) lanes[0] += values[i];
   float sum = 0;

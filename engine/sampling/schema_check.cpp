@@ -15,10 +15,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMostDepth = 128;
-
-int64_t code_points(const std::string& text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+double length_of(const std::string& text) {
+  const auto begins = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; };
+  return static_cast<double>(std::count_if(text.begin(), text.end(), begins));
 }
 
 // Compares two numbers exactly. Returns -1, 0 or 1.
@@ -41,8 +40,9 @@ class Validator {
   Validator(SchemaReferences* references, EbnfGrammar* grammar) : references_(*references), grammar_(*grammar) {}
 
   bool check(const Json& value, const Json& schema, const std::string& path, int depth = 0) {
-    if (depth > kMostDepth) {
-      throw GrammarError(path, "refers to itself or is nested deeper than " + std::to_string(kMostDepth) + " schemas");
+    if (depth > kSchemaDepth) {
+      throw GrammarError(path,
+                         "refers to itself or is nested deeper than " + std::to_string(kSchemaDepth) + " schemas");
     }
     grammar_.spend(1 + weight(value));
     if (schema.is_boolean()) return schema.get<bool>();
@@ -86,8 +86,8 @@ class Validator {
   }
 
   bool string_holds(const std::string& key, const Json& of, const std::string& value) {
-    if (key == "minLength") return !of.is_number() || code_points(value) >= of.get<double>();
-    if (key == "maxLength") return !of.is_number() || code_points(value) <= of.get<double>();
+    if (key == "minLength") return !of.is_number() || length_of(value) >= of.get<double>();
+    if (key == "maxLength") return !of.is_number() || length_of(value) <= of.get<double>();
     if (key == "pattern" && of.is_string()) return matches(of.get<std::string>(), value);
     if (key == "format" && of.is_string()) {
       const std::string* regex = format_regex(of.get<std::string>());

@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 // A larger maximum counts as no maximum, because no answer is that long.
 constexpr int64_t kMostCount = 1'000'000'000;
-constexpr int64_t kMostLeast = 4096;
+constexpr int64_t kMostMinCount = 4096;
 
 int64_t count(const Json& schema, const char* key, int64_t otherwise, const std::string& path) {
   if (!schema.contains(key)) return otherwise;
@@ -27,7 +27,8 @@ int64_t count(const Json& schema, const char* key, int64_t otherwise, const std:
 
 void check_counts(const char* least_key, int64_t least, int64_t most, const std::string& path) {
   if (least > most) throw NoValueError(path + least_key, "is above the maximum");
-  if (least > kMostLeast) throw GrammarError(path + least_key, "more than " + std::to_string(kMostLeast) + " is not supported");
+  if (least > kMostMinCount)
+    throw GrammarError(path + least_key, "more than " + std::to_string(kMostMinCount) + " is not supported");
 }
 
 std::set<std::string> required_names(const Json& schema, const std::string& path) {

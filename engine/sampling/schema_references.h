@@ -8,6 +8,9 @@
 
 namespace smartkv {
 
+// Most nested schemas. Without a limit, merging schemas that refer to themselves would not end.
+inline constexpr int kSchemaDepth = 128;
+
 class SchemaReferences {
  public:
   explicit SchemaReferences(const nlohmann::ordered_json& root) : root_(root) {}  // outlives this

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kMostLength = 1'000'000'000, kMostLeast = 4096;
+constexpr int64_t kMostLength = 1'000'000'000, kMostMinLength = 4096;
 constexpr size_t kMostNameCharacters = 256;
 
 // Formats as regular expressions. They match only texts that every reader accepts, which is less than the standards
@@ -78,7 +78,8 @@ std::string short_rest(int64_t most, EbnfGrammar* grammar) {
 // tail-recursive rule over character classes XGrammar makes the masks when it compiles; it would follow a repeated
 // group token by token.
 std::string free_string(int64_t least, int64_t most, EbnfGrammar* grammar) {
-  if (least > kMostLeast) throw GrammarError("minLength", "more than " + std::to_string(kMostLeast) + " is not supported");
+  if (least > kMostMinLength)
+    throw GrammarError("minLength", "more than " + std::to_string(kMostMinLength) + " is not supported");
   const std::string plain = ebnf_class(plain_json_characters());
   const std::string start = "\"\\\"\" " + (least == 0 ? "" : plain + '{' + std::to_string(least) + "} ");
   if (most != kUnbounded) return start + short_rest(most - least, grammar);

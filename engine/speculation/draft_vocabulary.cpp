@@ -10,10 +10,10 @@ namespace {
 
 // Returns the token's entry. It is empty if the id is padding.
 std::string content(const Tokenizer& tokenizer, int64_t token) {
-  constexpr std::string_view kPadding = "[PAD", kDigits = "0123456789";
+  constexpr std::string_view kPadding = "[PAD", kDecimals = "0123456789";
   if (token >= tokenizer.vocab_size()) return "";
   std::string found = tokenizer.token_content(static_cast<TokenId>(token));
-  const size_t end = found.find_first_not_of(kDigits, kPadding.size());
+  const size_t end = found.find_first_not_of(kDecimals, kPadding.size());
   const bool padding = found.starts_with(kPadding) && end > kPadding.size() && end + 1 == found.size() && found.back() == ']';
   return padding ? "" : found;
 }

@@ -17,7 +17,7 @@ constexpr std::array kMethods = {DraftMethod::kOff, DraftMethod::kNgram, DraftMe
 constexpr int64_t kMaxTokens = 32, kMaxMatch = 8;
 constexpr int64_t kLookupTokens = 10;
 
-[[noreturn]] void invalid(const std::string& field, const std::string& expected, const json& found) {
+[[noreturn]] void invalid_speculative(const std::string& field, const std::string& expected, const json& found) {
   throw RequestError(RequestError::Kind::kInvalid, field,
                      field + ": expected " + expected + ", found " +
                          found.dump(-1, ' ', false, json::error_handler_t::replace));
@@ -29,7 +29,7 @@ DraftMethod read_method(const std::string& field, const json& value) {
     if (value.is_string() && value.get_ref<const std::string&>() == name(method)) return method;
     names += (names.empty() ? "\"" : ", \"") + std::string(name(method)) + '"';
   }
-  invalid(field, "one of " + names, value);
+  invalid_speculative(field, "one of " + names, value);
 }
 
 bool looks_up(DraftMethod method) { return method == DraftMethod::kNgram || method == DraftMethod::kAuto; }
@@ -73,9 +73,9 @@ SpeculationSpec parse_speculation(const json& field) {
   if (field.is_string()) {
     spec.method = read_method("speculative", field);
   } else if (!field.is_object()) {
-    invalid("speculative", "null, the name of a method or {\"method\": name, ...}", field);
+    invalid_speculative("speculative", "null, the name of a method or {\"method\": name, ...}", field);
   } else if (!field.contains("method")) {
-    invalid("speculative.method", "the name of a method", nullptr);
+    invalid_speculative("speculative.method", "the name of a method", nullptr);
   } else {
     spec.method = read_method("speculative.method", field["method"]);
   }

@@ -12,7 +12,6 @@
 namespace smartkv {
 namespace {
 
-constexpr std::string_view kMetaspace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 constexpr size_t kMaxCachedWords = 1 << 16, kMaxCachedBytes = 64;
 
 // The words that this thread has encoded lately with one tokenizer, and their tokens.

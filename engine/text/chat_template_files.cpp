@@ -1,9 +1,7 @@
 #include "engine/text/chat_template_files.h"
 
 #include <array>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -30,16 +28,9 @@ constexpr std::array<TokenKey, 5> kTokens = {{{"pad_token", "tokenizer.ggml.padd
                                               {"cls_token", "tokenizer.ggml.cls_token_id"},
                                               {"mask_token", "tokenizer.ggml.mask_token_id"}}};
 
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  if (!file || !(text << file.rdbuf())) throw TokenizerError(path.string() + ": cannot be read or is empty");
-  return text.str();
-}
-
 Json read_json(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return Json::object();
-  Json json = parse_json(read_file(path), path.string());
+  Json json = parse_json(read_text_file(path), path.string());
   if (!json.is_object()) throw TokenizerError(path.string() + ": expected an object");
   return json;
 }
@@ -84,10 +75,11 @@ std::map<std::string, std::string> listed_templates(const Json& list, const std:
 
 std::map<std::string, std::string> templates_of(const std::filesystem::path& folder, const Json& config, const std::string& file) {
   std::map<std::string, std::string> sources;
-  if (const auto path = folder / "chat_template.jinja"; std::filesystem::exists(path)) sources["default"] = read_file(path);
+  if (const auto path = folder / "chat_template.jinja"; std::filesystem::exists(path))
+    sources["default"] = read_text_file(path);
   if (const auto named = folder / "additional_chat_templates"; std::filesystem::is_directory(named)) {
     for (const auto& entry : std::filesystem::directory_iterator(named)) {
-      if (entry.path().extension() == ".jinja") sources[entry.path().stem().string()] = read_file(entry.path());
+      if (entry.path().extension() == ".jinja") sources[entry.path().stem().string()] = read_text_file(entry.path());
     }
   }
   if (!sources.empty()) return sources;

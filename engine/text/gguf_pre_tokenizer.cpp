@@ -6,7 +6,7 @@
 namespace smartkv {
 namespace {
 
-using Steps = std::vector<PreTokenizerStep>;
+using PreSteps = std::vector<PreTokenizerStep>;
 
 PreTokenizerStep step(const std::string& pattern) { return split_step(Pattern(pattern)); }
 PreTokenizerStep gpt2_step() { return split_step(gpt2_pattern()); }
@@ -48,7 +48,7 @@ PreTokenizerStep cased_step(const std::string& contractions, const std::string& 
               R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
 }
 
-Steps deepseek_v3_steps() {
+PreSteps deepseek_v3_steps() {
   return {step(R"(\p{N}{1,3})"), step("[一-龥぀-ゟ゠-ヿ]+"),
           step(R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*)"
                R"(|\s*[\r\n]+|\s+(?!\S)|\s+)")};
@@ -72,21 +72,23 @@ bool ignores_merges(const std::string& pre) {
 bool is_nfc(const std::string& pre) { return is_one_of(pre, {"qwen2", "qwen35", "olmo"}); }
 
 std::optional<std::vector<PreTokenizerStep>> gguf_pre_tokenizer(const std::string& pre) {
-  if (is_one_of(pre, {"smollm", "starcoder", "refact", "command-r"})) return Steps{step(R"(\p{N})"), gpt2_step()};
-  if (is_one_of(pre, {"gpt-2", "default", "mpt", "olmo", "jais", "phi-2"})) return Steps{gpt2_step()};
-  if (pre == "tekken") return Steps{cased_step("", R"(\p{N})")};
-  if (ignores_merges(pre) || is_one_of(pre, {"dbrx", "smaug-bpe"})) return Steps{cl100k_step(R"(\p{N}{1,3})")};
-  if (is_one_of(pre, {"qwen2", "deepseek-r1-qwen"})) return Steps{cl100k_step(R"(\p{N})")};
-  if (pre == "qwen35") return Steps{qwen35_step()};
-  if (is_one_of(pre, {"gpt-4o", "llama4"})) return Steps{cased_step(std::string(kContractions) + "?", R"(\p{N}{1,3})")};
+  if (is_one_of(pre, {"smollm", "starcoder", "refact", "command-r"})) return PreSteps{step(R"(\p{N})"), gpt2_step()};
+  if (is_one_of(pre, {"gpt-2", "default", "mpt", "olmo", "jais", "phi-2"})) return PreSteps{gpt2_step()};
+  if (pre == "tekken") return PreSteps{cased_step("", R"(\p{N})")};
+  if (ignores_merges(pre) || is_one_of(pre, {"dbrx", "smaug-bpe"})) return PreSteps{cl100k_step(R"(\p{N}{1,3})")};
+  if (is_one_of(pre, {"qwen2", "deepseek-r1-qwen"})) return PreSteps{cl100k_step(R"(\p{N})")};
+  if (pre == "qwen35") return PreSteps{qwen35_step()};
+  if (is_one_of(pre, {"gpt-4o", "llama4"}))
+    return PreSteps{cased_step(std::string(kContractions) + "?", R"(\p{N}{1,3})")};
   if (pre == "deepseek-v3") return deepseek_v3_steps();
   if (pre == "deepseek-llm") {
-    return Steps{step(R"([\r\n])"), step(std::string(R"(\s?[)") + kDeepseekLetters + "]+"),
+    return PreSteps{step(R"([\r\n])"), step(std::string(R"(\s?[)") + kDeepseekLetters + "]+"),
              step(R"(\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+)"), step(R"(\s+$)"),
              step(kDeepseekOthers), step(R"(\p{N})")};
   }
   if (pre == "deepseek-coder") {
-    return Steps{step(R"([\r\n])"), step(R"(\s?\p{L}+)"), step(R"(\s?\p{P}+)"), step(kDeepseekOthers), step(R"(\p{N})")};
+    return PreSteps{step(R"([\r\n])"), step(R"(\s?\p{L}+)"), step(R"(\s?\p{P}+)"), step(kDeepseekOthers),
+                    step(R"(\p{N})")};
   }
   return std::nullopt;
 }

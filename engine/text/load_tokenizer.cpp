@@ -1,6 +1,3 @@
-#include <fstream>
-#include <sstream>
-
 #include "engine/text/added_tokens_files.h"
 #include "engine/text/sentencepiece_tokenizer.h"
 #include "engine/text/tokenizer.h"
@@ -9,34 +6,23 @@
 #include "engine/weights/weights.h"
 
 namespace smartkv {
-namespace {
-
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw TokenizerError(path.string() + ": cannot be opened");
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-}  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model) {
   if (!std::filesystem::is_directory(model)) return load_tokenizer_gguf(GgufFile::open(model));
   TokenizerConfig config;
   if (const auto path = model / "tokenizer_config.json"; std::filesystem::exists(path)) {
-    config = parse_tokenizer_config(parse_json(read_file(path), path.string()), path.string());
+    config = parse_tokenizer_config(parse_json(read_text_file(path), path.string()), path.string());
   }
   if (const auto path = model / "tokenizer.json"; std::filesystem::exists(path)) {
     return make_bpe_tokenizer(
-        parse_tokenizer_json(parse_json(read_file(path), path.string()), config, path.string()));
+        parse_tokenizer_json(parse_json(read_text_file(path), path.string()), config, path.string()));
   }
   if (const auto path = model / "tokenizer.model"; std::filesystem::exists(path)) {
     if (const auto tokens = model / "added_tokens.json"; std::filesystem::exists(tokens)) {
-      add_listed_tokens(parse_json(read_file(tokens), tokens.string()), tokens.string(), &config);
+      add_listed_tokens(parse_json(read_text_file(tokens), tokens.string()), tokens.string(), &config);
     }
     if (const auto map = model / "special_tokens_map.json"; std::filesystem::exists(map)) {
-      add_special_tokens(parse_json(read_file(map), map.string()), map.string(), &config);
+      add_special_tokens(parse_json(read_text_file(map), map.string()), map.string(), &config);
     }
     return load_sentencepiece(path, config);
   }

@@ -8,7 +8,7 @@
 namespace smartkv {
 namespace {
 
-using Steps = std::vector<NormalizerStep>;
+using NormalizerSteps = std::vector<NormalizerStep>;
 
 NormalizerStep lower_case_step() {
   return {[](std::string_view text) { return lower_case(text); }, 3};  // U+212A, which has 3 bytes, becomes k.
@@ -18,12 +18,12 @@ NormalizerStep strip_step(bool left, bool right) {
   return {[=](std::string_view text) { return std::string(strip_white_space(text, left, right)); }, 0};
 }
 
-void read_nmt(Steps* steps) {
+void read_nmt(NormalizerSteps* steps) {
   steps->push_back(replace_step(Pattern(R"([\x01-\x08\x0b\x0e-\x1f\x7f\x{8f}\x{9f}])"), ""));
   steps->push_back(replace_step(Pattern(R"([\t\n\f\r\x{1680}\x{200b}-\x{200f}\x{2028}\x{2029}\x{2581}\x{feff}\x{fffd}])"), " "));
 }
 
-void read_bert(const JsonNode& node, Steps* steps) {
+void read_bert(const JsonNode& node, NormalizerSteps* steps) {
   const bool lower = node["lowercase"].boolean_or(true);
   if (node["clean_text"].boolean_or(true)) {
     steps->push_back(replace_step(Pattern(R"([\0\x{fffd}[\p{Cc}\p{Cf}\p{Co}&&[^\t\n\r]]])"), ""));
@@ -53,10 +53,10 @@ NormalizerStep precompiled_step(const JsonNode& charsmap) {
   }
 }
 
-void read_step(const JsonNode& node, Steps* steps) {
+void read_normalizer_step(const JsonNode& node, NormalizerSteps* steps) {
   const std::string type = node.type();
   if (type == "Sequence") {
-    for (const JsonNode& child : node["normalizers"].items()) read_step(child, steps);
+    for (const JsonNode& child : node["normalizers"].items()) read_normalizer_step(child, steps);
   } else if (type == "NFC") {
     steps->push_back(normal_form_step(NormalForm::kNfc));
   } else if (type == "NFD") {
@@ -93,9 +93,9 @@ void read_step(const JsonNode& node, Steps* steps) {
 
 }  // namespace
 
-Steps read_normalizer(const JsonNode& node) {
-  Steps steps;
-  if (!node.is_null()) read_step(node, &steps);
+NormalizerSteps read_normalizer(const JsonNode& node) {
+  NormalizerSteps steps;
+  if (!node.is_null()) read_normalizer_step(node, &steps);
   return steps;
 }
 

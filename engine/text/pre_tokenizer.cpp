@@ -9,7 +9,7 @@
 namespace smartkv {
 namespace {
 
-using Steps = std::vector<PreTokenizerStep>;
+using PreSteps = std::vector<PreTokenizerStep>;
 using Match = Pattern::Match;
 
 constexpr const char* kPunctuation = R"([!-/:-@\[-`{-~\p{P}])";
@@ -108,7 +108,7 @@ PreTokenizerStep mark_spaces_step(std::string mark, Prepend prepend) {
   }};
 }
 
-void read_metaspace(const JsonNode& node, Steps* steps) {
+void read_metaspace_steps(const JsonNode& node, PreSteps* steps) {
   const std::string mark = node.has("replacement") ? node["replacement"].character() : "\xe2\x96\x81";
   const JsonNode scheme = node["prepend_scheme"];
   Prepend prepend = Prepend::kAlways;
@@ -123,11 +123,11 @@ void read_metaspace(const JsonNode& node, Steps* steps) {
   if (node["split"].boolean_or(true)) steps->push_back(split_step(Pattern::literal(mark), SplitBehavior::kMergedWithNext));
 }
 
-void read_step(const JsonNode& node, Steps* steps) {
+void read_pre_tokenizer_step(const JsonNode& node, PreSteps* steps) {
   using enum SplitBehavior;
   const std::string type = node.type();
   if (type == "Sequence") {
-    for (const JsonNode& child : node["pretokenizers"].items()) read_step(child, steps);
+    for (const JsonNode& child : node["pretokenizers"].items()) read_pre_tokenizer_step(child, steps);
   } else if (type == "ByteLevel") {
     if (node["add_prefix_space"].boolean_or(true)) steps->push_back(prefix_space_step());
     if (node["use_regex"].boolean_or(true)) steps->push_back(split_step(gpt2_pattern()));
@@ -150,7 +150,7 @@ void read_step(const JsonNode& node, Steps* steps) {
   } else if (type == "CharDelimiterSplit") {
     steps->push_back(split_step(Pattern::literal(node["delimiter"].character()), kRemoved));
   } else if (type == "Metaspace") {
-    read_metaspace(node, steps);
+    read_metaspace_steps(node, steps);
   } else if (type == "FixedLength") {
     const int64_t length = node.has("length") ? node["length"].count() : 5;
     if (length == 0) node["length"].fail("expected a length of at least 1, found 0");
@@ -164,9 +164,9 @@ void read_step(const JsonNode& node, Steps* steps) {
 
 }  // namespace
 
-Steps read_pre_tokenizer(const JsonNode& node) {
-  Steps steps;
-  if (!node.is_null()) read_step(node, &steps);
+PreSteps read_pre_tokenizer(const JsonNode& node) {
+  PreSteps steps;
+  if (!node.is_null()) read_pre_tokenizer_step(node, &steps);
   return steps;
 }
 

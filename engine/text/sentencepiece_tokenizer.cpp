@@ -12,7 +12,6 @@
 namespace smartkv {
 namespace {
 
-constexpr std::string_view kMetaspace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 // The serialized field normalizer_spec {add_dummy_prefix: false}. Appended to a serialized model it overrides the
 // model's own value, because protobuf merges repeated messages.
 constexpr std::string_view kNoPrefix("\x1a\x02\x18\x00", 4);

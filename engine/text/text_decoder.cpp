@@ -10,10 +10,8 @@
 namespace smartkv {
 namespace {
 
-using Steps = std::vector<DecoderStep>;
+using DecoderSteps = std::vector<DecoderStep>;
 using Texts = std::vector<std::string>;
-
-constexpr const char* kMetaspace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 
 void fuse(Texts* texts) {
   std::string whole;
@@ -131,8 +129,8 @@ DecoderStep unmark_spaces(const std::string& mark, bool prepended) {
   };
 }
 
-DecoderStep read_metaspace(const JsonNode& node) {
-  const std::string mark = node.has("replacement") ? node["replacement"].character() : kMetaspace;
+DecoderStep read_metaspace_decoder(const JsonNode& node) {
+  const std::string mark = node.has("replacement") ? node["replacement"].character() : std::string(kMetaspace);
   const JsonNode scheme = node["prepend_scheme"];
   if (scheme.is_null()) return unmark_spaces(mark, node["add_prefix_space"].boolean_or(true));
   const std::string name = scheme.string();
@@ -141,10 +139,10 @@ DecoderStep read_metaspace(const JsonNode& node) {
 }
 
 // fused: the steps so far join all texts into one.
-void read_step(const JsonNode& node, bool* fused, Steps* steps) {
+void read_decoder_step(const JsonNode& node, bool* fused, DecoderSteps* steps) {
   const std::string type = node.type();
   if (type == "Sequence") {
-    for (const JsonNode& child : node["decoders"].items()) read_step(child, fused, steps);
+    for (const JsonNode& child : node["decoders"].items()) read_decoder_step(child, fused, steps);
   } else if (type == "ByteLevel") {
     steps->push_back(decode_byte_level());
     *fused = true;
@@ -158,7 +156,7 @@ void read_step(const JsonNode& node, bool* fused, Steps* steps) {
   } else if (type == "Replace") {
     steps->push_back(replace_decoder(node["pattern"].pattern(), node["content"].string()));
   } else if (type == "Metaspace") {
-    steps->push_back(read_metaspace(node));
+    steps->push_back(read_metaspace_decoder(node));
   } else if (type == "WordPiece") {
     steps->push_back(word_piece(node["prefix"].string(), node["cleanup"].boolean()));
   } else if (type == "BPEDecoder") {
@@ -170,16 +168,16 @@ void read_step(const JsonNode& node, bool* fused, Steps* steps) {
 
 }  // namespace
 
-std::string decode_texts(const Steps& steps, Texts texts, bool whole) {
+std::string decode_texts(const DecoderSteps& steps, Texts texts, bool whole) {
   for (const DecoderStep& step : steps) step(&texts, whole);
   fuse(&texts);
   return std::move(texts[0]);
 }
 
-Steps read_decoder(const JsonNode& node) {
-  Steps steps;
+DecoderSteps read_decoder(const JsonNode& node) {
+  DecoderSteps steps;
   bool fused = false;
-  read_step(node, &fused, &steps);
+  read_decoder_step(node, &fused, &steps);
   return steps;
 }
 
@@ -190,8 +188,8 @@ DecoderStep decode_byte_level() {
   };
 }
 
-Steps sentencepiece_decoder(bool strips) {
-  Steps steps = {replace_decoder(Pattern::literal(kMetaspace), " "), fall_back, fuse_decoder()};
+DecoderSteps sentencepiece_decoder(bool strips) {
+  DecoderSteps steps = {replace_decoder(Pattern::literal(std::string(kMetaspace)), " "), fall_back, fuse_decoder()};
   if (strips) steps.push_back(strip_decoder(" ", 1, 0, true));
   return steps;
 }

@@ -4,11 +4,14 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/text/json_node.h"
 
 namespace smartkv {
+
+inline constexpr std::string_view kMetaspace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 
 // Rewrites the texts of consecutive tokens. A step may join texts. If `whole` is true, they are a whole text; otherwise
 // they are a part from the middle of a text, which has neither its beginning nor its end. The bytes of a text need not

@@ -33,7 +33,7 @@ std::optional<TokenId> token_of(const GgufFile& file, std::string_view key, size
   return std::nullopt;
 }
 
-void read_merges(const GgufFile& file, BpeTokenizerSpec& spec) {
+void read_gguf_merges(const GgufFile& file, BpeTokenizerSpec& spec) {
   constexpr const char* kKey = "tokenizer.ggml.merges";
   const std::vector<std::string>* merges = file.get_strings(kKey);
   if (merges == nullptr) fail(file, kKey, "expected an array of strings, found nothing");
@@ -147,7 +147,7 @@ std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file) {
     spec.pre_tokenizer = *steps;
     spec.pre_tokenizer.push_back(byte_level_step());
     spec.decoder = {decode_byte_level()};
-    read_merges(file, spec);
+    read_gguf_merges(file, spec);
     spec.bpe.ignore_merges = ignores_merges(pre);
     if (is_nfc(pre)) spec.normalizer = {normal_form_step(NormalForm::kNfc)};
     add_bos = spec.bpe.ignore_merges;

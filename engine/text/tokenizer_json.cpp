@@ -1,7 +1,9 @@
 #include "engine/text/tokenizer_json.h"
 
 #include <algorithm>
+#include <fstream>
 #include <limits>
+#include <sstream>
 #include <unordered_map>
 
 #include "engine/text/added_tokens_files.h"
@@ -12,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 64;
+constexpr int kJsonDepth = 64;
 
 // Reads the id of a token that a post-processor adds. Throws TokenizerError if no token has the id.
 TokenId known_token(const JsonNode& node, const std::vector<bool>& known) {
@@ -96,7 +98,7 @@ void read_vocabulary(const JsonNode& model, BpeTokenizerSpec* spec) {
   spec->contents = std::move(contents);
 }
 
-void read_merges(const JsonNode& merges, const std::unordered_map<std::string, TokenId>& ids, BpeTokenizerSpec* spec) {
+void parse_merges(const JsonNode& merges, const std::unordered_map<std::string, TokenId>& ids, BpeTokenizerSpec* spec) {
   for (const JsonNode& merge : merges.items()) {
     std::string left, right;
     if (merge.json().is_string()) {
@@ -128,9 +130,17 @@ std::optional<bool> switch_of(const Json& config, const std::string& file, const
 
 }  // namespace
 
+std::string read_text_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  if (!file || !(text << file.rdbuf())) throw TokenizerError(path.string() + ": cannot be read or is empty");
+  return text.str();
+}
+
 Json parse_json(std::string_view text, const std::string& file) {
   const auto check_depth = [&](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxDepth) throw TokenizerError(file + ": nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    if (depth > kJsonDepth)
+      throw TokenizerError(file + ": nested deeper than " + std::to_string(kJsonDepth) + " levels");
     return true;
   };
   try {
@@ -170,7 +180,7 @@ BpeTokenizerSpec parse_tokenizer_json(const Json& json, const TokenizerConfig& c
     ids.emplace(spec.contents[id], static_cast<TokenId>(id));
     known[id] = !spec.contents[id].empty();
   }
-  read_merges(model["merges"], ids, &spec);
+  parse_merges(model["merges"], ids, &spec);
   if (model.has("unk_token")) {
     const auto unknown = ids.find(model["unk_token"].string());
     if (unknown == ids.end()) model["unk_token"].fail("is not in the vocabulary");

@@ -1,6 +1,7 @@
 // Reader of tokenizer.json, the file of the Hugging Face tokenizers library, and of the configuration files beside it.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@ struct TokenizerConfig {
   std::optional<bool> legacy = {};  // Every text between special tokens gets a space in front, not only the first.
   std::vector<AddedToken> added = {};
 };
+std::string read_text_file(const std::filesystem::path& path);  // Throws TokenizerError also for an empty file.
 // Parses JSON. Throws TokenizerError if `text` is not JSON, or is nested deeper than any tokenizer needs.
 nlohmann::json parse_json(std::string_view text, const std::string& file);
 // Reads a tokenizer_config.json. `file` names the source in errors. Throws TokenizerError naming the key at fault.

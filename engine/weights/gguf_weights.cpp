@@ -57,7 +57,7 @@ struct HarmlessGgufKey {
   std::string_view name;          // Without the name of the architecture in front.
   std::optional<GgufValue> only;  // The only harmless value; nullopt if every value is harmless.
 };
-const HarmlessGgufKey kHarmless[] = {
+const HarmlessGgufKey kHarmlessGguf[] = {
     {"vocab_size", std::nullopt},  // read from the shape of the embedding
     {"tensor_data_layout", std::nullopt},
     {"rope.scaling.finetuned", std::nullopt},
@@ -70,7 +70,7 @@ const HarmlessGgufKey kHarmless[] = {
     {"rope.scaling.yarn_attn_factor", 1.0},
 };
 
-std::string text(const GgufValue& value) {
+std::string shown_value(const GgufValue& value) {
   return std::visit(
       [](const auto& v) -> std::string {
         using T = std::decay_t<decltype(v)>;
@@ -156,7 +156,7 @@ class ConfigReader {
   [[noreturn]] void fail(std::string_view name, const std::string& expected) {
     const auto found = file_.metadata().find(key(name));
     throw ModelError(file_.name() + ": key \"" + key(name) + "\": expected " + expected + ", found " +
-                     (found == file_.metadata().end() ? "none" : text(found->second)));
+                     (found == file_.metadata().end() ? "none" : shown_value(found->second)));
   }
 
   // Returns a positive number. Accepts an array with one number per layer if all are equal, which some files have.
@@ -238,9 +238,10 @@ class ConfigReader {
       if (!name.starts_with(prefix)) continue;
       const std::string rest = name.substr(prefix.size());
       if (read_.contains(rest)) continue;
-      const auto* known = std::find_if(std::begin(kHarmless), std::end(kHarmless), [&](const auto& h) { return h.name == rest; });
-      if (known == std::end(kHarmless)) fail(rest, "no such key: it is neither supported nor known to be harmless");
-      if (known->only && value != *known->only) fail(rest, text(*known->only));
+      const auto* known = std::find_if(std::begin(kHarmlessGguf), std::end(kHarmlessGguf),
+                                       [&](const auto& h) { return h.name == rest; });
+      if (known == std::end(kHarmlessGguf)) fail(rest, "no such key: it is neither supported nor known to be harmless");
+      if (known->only && value != *known->only) fail(rest, shown_value(*known->only));
     }
   }
 

@@ -10,7 +10,7 @@ namespace smartkv {
 namespace {
 
 constexpr int64_t kAlignment = 32;  // GGUF's default, which holds unless a key overrides it
-constexpr uint32_t kUint32 = 4, kString = 8;  // GGUF's numbers of value types
+constexpr uint32_t kUint32Type = 4, kStringType = 8;  // GGUF's numbers of value types
 
 template <typename T>
 void put(std::string& to, T value) {
@@ -30,14 +30,14 @@ GgufWriter::GgufWriter(std::filesystem::path path) : path_(std::move(path)) {}
 
 void GgufWriter::add_string(std::string_view key, std::string_view value) {
   put(keys_, key);
-  put(keys_, kString);
+  put(keys_, kStringType);
   put(keys_, value);
   ++n_keys_;
 }
 
 void GgufWriter::add_uint32(std::string_view key, uint32_t value) {
   put(keys_, key);
-  put(keys_, kUint32);
+  put(keys_, kUint32Type);
   put(keys_, value);
   ++n_keys_;
 }

@@ -11,7 +11,7 @@ namespace smartkv {
 namespace {
 
 // Keys that transformers writes into config.json and that do not affect a causal pass.
-constexpr HarmlessKey kHarmless[] = {
+constexpr HarmlessKey kHarmlessConfig[] = {
     // descriptions
     {"architectures"}, {"auto_map"}, {"transformers_version"}, {"torch_dtype"}, {"dtype"}, {"tokenizer_class"},
     {"task_specific_params"}, {"id2label"}, {"label2id"}, {"finetuning_task"}, {"problem_type"}, {"unsloth_version"},
@@ -227,7 +227,7 @@ ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& fil
   if (fields.has("eos_token_id")) c.eos_token_ids = fields.token_ids("eos_token_id");
   // HfWeights applies it.
   if (fields.has("quantization_config")) check_quantization(fields["quantization_config"], file);
-  fields.refuse_unread(kHarmless);
+  fields.refuse_unread(kHarmlessConfig);
   check_config(c, file);
   return c;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/weights/config_fields.h"
+#include "engine/weights/quantized_rows.h"
 #include "engine/weights/required_tensors.h"
 
 namespace smartkv {
@@ -13,10 +14,8 @@ namespace {
 
 using Layout = PackedIntegers::Layout;
 
-constexpr int64_t kGroup = 32;  // weights per group in QuantizedRow
-
 // Keys that describe how the weights were quantized and how other programs run them.
-constexpr HarmlessKey kHarmless[] = {
+constexpr HarmlessKey kHarmlessIntegers[] = {
     {"desc_act"}, {"sym"}, {"static_groups"}, {"true_sequential"}, {"damp_percent"}, {"damp_auto_increment"}, {"mse"},
     {"dataset"}, {"tokenizer"}, {"batch_size"}, {"model_seqlen"}, {"cache_block_outputs"}, {"pad_token_id"}, {"quantizer"},
     {"model_name_or_path"}, {"model_file_base_name"}, {"meta"}, {"lm_head"}, {"block_name_to_quantize"},
@@ -59,8 +58,8 @@ class Projection {
     expand_rows(scales, 0, groups, p.scales.data());
     p.group_of = groups_of(p.inputs, group, groups);
     p.symmetric = p.zeros_are_middle();
-    p.in_order = p.inputs % kGroup == 0;
-    for (int64_t k = 0; k < p.inputs; ++k) p.in_order = p.in_order && p.group_of[k] == p.group_of[k - k % kGroup];
+    p.in_order = p.inputs % kRowGroup == 0;
+    for (int64_t k = 0; k < p.inputs; ++k) p.in_order = p.in_order && p.group_of[k] == p.group_of[k - k % kRowGroup];
     return {name_ + ".weight", p.bits == 4 ? TensorType::kInt4 : TensorType::kInt8, {p.outputs, p.inputs}, words.data, nullptr,
             std::move(integers)};
   }
@@ -122,7 +121,7 @@ IntegerConfig parse_integer_config(const nlohmann::json& quantization, const std
     config.layout = gptq_layout(fields);
     if (config.bits != 4 && config.bits != 8) fields.fail("bits", "4 or 8");
   }
-  fields.refuse_unread(kHarmless);
+  fields.refuse_unread(kHarmlessIntegers);
   return config;
 }
 

@@ -4,8 +4,18 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+
+#include "kernels/half.h"
 
 namespace smartkv {
+
+// Reads the f16 at `p`, which need not be aligned.
+inline float read_f16(const uint8_t* p) {
+  uint16_t bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return kernels::half_to_float(bits);
+}
 
 // Scale and minimum of a group, 6 bits each.
 struct GroupLine {

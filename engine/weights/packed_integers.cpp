@@ -7,8 +7,6 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kGroup = 32;  // weights per group in QuantizedRow
-
 uint32_t word(std::span<const std::byte> bytes, int64_t i) {
   uint32_t value;
   std::memcpy(&value, bytes.data() + i * 4, sizeof value);
@@ -72,8 +70,8 @@ void PackedIntegers::expand(int64_t row, float* out) const {
 void PackedIntegers::read(int64_t row, QuantizedRow& out) const {
   out.resize(inputs);
   read_integers(row, out.q.data());
-  for (int64_t g = 0; g < inputs / kGroup; ++g) {
-    const Line current = line(group_of[g * kGroup], row);
+  for (int64_t g = 0; g < inputs / kRowGroup; ++g) {
+    const Line current = line(group_of[g * kRowGroup], row);
     out.scale[g] = current.scale;
     out.minimum[g] = -static_cast<float>(current.zero) * current.scale;
   }

@@ -13,14 +13,6 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kGroup = 32;
-
-float read_f16(const uint8_t* p) {
-  uint16_t bits;
-  std::memcpy(&bits, p, sizeof bits);
-  return kernels::half_to_float(bits);
-}
-
 uint8_t* write_f16(float value, uint8_t* p) {
   const uint16_t bits = kernels::float_to_half(value);
   std::memcpy(p, &bits, sizeof bits);
@@ -54,7 +46,7 @@ kernels::CodedBlock coded_q4_k(const uint8_t* p) {
 // Reads a block of Q4_K into groups g to g + 7 of the row.
 void read_q4_k(const uint8_t* p, size_t g, QuantizedRow& out) {
   const kernels::CodedBlock block = coded_q4_k(p);
-  std::copy(std::begin(block.q), std::end(block.q), out.q.data() + g * kGroup);
+  std::copy(std::begin(block.q), std::end(block.q), out.q.data() + g * kRowGroup);
   for (size_t j = 0; j < 8; ++j) {
     out.scale[g + j] = rounded_to_half(block.factors[0] * static_cast<float>(block.codes[0][j]));
     out.minimum[g + j] = rounded_to_half(block.factors[1] * static_cast<float>(block.codes[1][j]));
@@ -86,8 +78,8 @@ const uint8_t* row_bytes(const TensorView& tensor, int64_t row) {
 
 void QuantizedRow::resize(int64_t elements) {
   q.resize(static_cast<size_t>(elements));
-  scale.resize(static_cast<size_t>(elements / kGroup));
-  minimum.resize(static_cast<size_t>(elements / kGroup));
+  scale.resize(static_cast<size_t>(elements / kRowGroup));
+  minimum.resize(static_cast<size_t>(elements / kRowGroup));
 }
 
 bool is_float(const TensorView& tensor) {
@@ -129,7 +121,7 @@ void read_quantized_row(const TensorView& tensor, int64_t row, QuantizedRow& out
   }
   if (tensor.integers != nullptr) return tensor.integers->read(tensor.first_row + row, out);
   const TensorTypeInfo& info = tensor_type_info(tensor.type);
-  const int64_t blocks = tensor.row_elements() / info.block_elements, groups = tensor.row_elements() / kGroup;
+  const int64_t blocks = tensor.row_elements() / info.block_elements, groups = tensor.row_elements() / kRowGroup;
   const int64_t bytes = info.block_bytes;
   const uint8_t* p = row_bytes(tensor, row);
   out.resize(tensor.row_elements());
@@ -138,7 +130,7 @@ void read_quantized_row(const TensorView& tensor, int64_t row, QuantizedRow& out
     return;
   }
   uint8_t* q = out.q.data();
-  for (int64_t g = 0; g < groups; ++g, p += bytes, q += kGroup) {
+  for (int64_t g = 0; g < groups; ++g, p += bytes, q += kRowGroup) {
     out.scale[g] = read_f16(p);
     if (tensor.type == TensorType::kQ4_0) {
       out.minimum[g] = -8.0f * out.scale[g];
@@ -148,7 +140,7 @@ void read_quantized_row(const TensorView& tensor, int64_t row, QuantizedRow& out
       read_nibbles(p + 4, q);
     } else {
       out.minimum[g] = -128.0f * out.scale[g];
-      for (int i = 0; i < kGroup; ++i) q[i] = static_cast<uint8_t>(p[2 + i] ^ 0x80);  // two's complement + 128
+      for (int i = 0; i < kRowGroup; ++i) q[i] = static_cast<uint8_t>(p[2 + i] ^ 0x80);  // two's complement + 128
     }
   }
 }
@@ -159,11 +151,11 @@ std::byte* write_quantized_row(const std::string& tensor, TensorType type, const
   }
   auto* p = reinterpret_cast<uint8_t*>(out);
   const uint8_t* q = row.q.data();
-  for (size_t g = 0; g < row.scale.size(); ++g, q += kGroup) {
+  for (size_t g = 0; g < row.scale.size(); ++g, q += kRowGroup) {
     p = write_f16(row.scale[g], p);
     if (type == TensorType::kQ4_1) {
       p = write_f16(row.minimum[g], p);
-      for (int i = 0; i < kGroup / 2; ++i) *p++ = static_cast<uint8_t>(q[i] | q[i + kGroup / 2] << 4);
+      for (int i = 0; i < kRowGroup / 2; ++i) *p++ = static_cast<uint8_t>(q[i] | q[i + kRowGroup / 2] << 4);
       continue;
     }
     if (row.minimum[g] != -128.0f * row.scale[g]) {
@@ -171,7 +163,7 @@ std::byte* write_quantized_row(const std::string& tensor, TensorType type, const
                        "\": 8-bit integers: expected all zero points to be 128, as Q8_0 needs, found " +
                        std::to_string(-row.minimum[g] / row.scale[g]));
     }
-    for (int i = 0; i < kGroup; ++i) *p++ = static_cast<uint8_t>(q[i] ^ 0x80);
+    for (int i = 0; i < kRowGroup; ++i) *p++ = static_cast<uint8_t>(q[i] ^ 0x80);
   }
   return reinterpret_cast<std::byte*>(p);
 }

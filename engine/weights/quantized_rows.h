@@ -14,10 +14,12 @@
 
 namespace smartkv {
 
-// A row of weights: weight = scale q + minimum, with one scale and one minimum for each group of 32 weights.
+inline constexpr int64_t kRowGroup = 32;  // weights with one scale and one minimum
+
+// A row of weights: weight = scale q + minimum, with one scale and one minimum for each group.
 struct QuantizedRow {
   std::vector<uint8_t> q;             // [row_elements]
-  std::vector<float> scale, minimum;  // [row_elements / 32]
+  std::vector<float> scale, minimum;  // [row_elements / kRowGroup]
   void resize(int64_t elements);
 };
 

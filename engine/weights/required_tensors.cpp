@@ -6,7 +6,7 @@
 namespace smartkv {
 namespace {
 
-std::string text(std::span<const int64_t> shape) {
+std::string shape_text(std::span<const int64_t> shape) {
   std::string s = "[";
   for (size_t i = 0; i < shape.size(); ++i) s += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
   return s + "]";
@@ -16,10 +16,11 @@ std::string text(std::span<const int64_t> shape) {
 
 void check_shape(const std::string& name, const std::optional<TensorView>& tensor, std::span<const int64_t> shape,
                  const std::string& file) {
-  const std::string where = (file.empty() ? "" : file + ": ") + "tensor \"" + name + "\": expected shape " + text(shape) + ", found ";
+  const std::string where =
+      (file.empty() ? "" : file + ": ") + "tensor \"" + name + "\": expected shape " + shape_text(shape) + ", found ";
   if (!tensor) throw ModelError(where + "no such tensor");
   if (!std::equal(shape.begin(), shape.end(), tensor->shape.begin(), tensor->shape.end())) {
-    throw ModelError(where + text(tensor->shape));
+    throw ModelError(where + shape_text(tensor->shape));
   }
 }
 

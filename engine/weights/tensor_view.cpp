@@ -21,7 +21,6 @@ T read(const uint8_t* p) {
   std::memcpy(&value, p, sizeof value);
   return value;
 }
-float read_f16(const uint8_t* p) { return kernels::half_to_float(read<uint16_t>(p)); }
 
 // The functions below expand one block of a format (one element of plain floats) at `p` to f32.
 void q4_0(const uint8_t* p, float* y) {

@@ -15,9 +15,9 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kChunk = 64;  // rows of logits held at a time
+constexpr int64_t kQualityChunk = 64;  // rows of logits held at a time
 
-struct Candidate {
+struct QualityCandidate {
   std::unique_ptr<Model> model;
   std::unique_ptr<KvCachePolicy> policy;
   std::unique_ptr<SequenceCache> cache;
@@ -51,7 +51,7 @@ std::vector<TokenId> read_tokens(const QualityOptions& options, const Tokenizer&
   return tokens;
 }
 
-void add_token(Candidate& candidate, const float* reference, const float* row, int64_t vocab, TokenId next) {
+void add_token(QualityCandidate& candidate, const float* reference, const float* row, int64_t vocab, TokenId next) {
   double divergence = 0;
   int64_t top = 0, reference_top = 0;
   for (int64_t i = 0; i < vocab; ++i) {
@@ -64,7 +64,7 @@ void add_token(Candidate& candidate, const float* reference, const float* row, i
   candidate.loss -= row[next];
 }
 
-void finish(Candidate& candidate) {
+void finish(QualityCandidate& candidate) {
   QualityRow& row = candidate.row;
   std::sort(candidate.divergences.begin(), candidate.divergences.end());
   const size_t n = candidate.divergences.size();
@@ -87,26 +87,26 @@ QualityReport measure_quality(const QualityOptions& options, const std::function
 
   std::vector<WeightFormat> formats = {WeightFormat::kBf16};
   formats.insert(formats.end(), options.weights.begin(), options.weights.end());
-  std::vector<Candidate> candidates;
+  std::vector<QualityCandidate> candidates;
   for (const WeightFormat format : formats) {
-    Candidate& candidate = candidates.emplace_back();
+    QualityCandidate& candidate = candidates.emplace_back();
     const ModelOptions served{.weights = format};
     candidate.model = load_llama(*weights, served, pool);
     const CacheShape shape = llama_cache_shape(candidate.model->config(), served);
     candidate.policy = make_policy(policy_context(*candidate.model, shape, &pool), nullptr);
     candidate.row.weights = name(format);
     candidate.row.weight_bytes = candidate.model->weight_bytes();
-    candidate.logits.resize(static_cast<size_t>(kChunk * vocab));
+    candidate.logits.resize(static_cast<size_t>(kQualityChunk * vocab));
   }
 
   const int64_t fitting = (static_cast<int64_t>(tokens.size()) - 1) / options.context;
   const int64_t windows = std::min(options.windows, fitting);
   for (int64_t window = 0; window < windows; ++window) {
     const int64_t start = window * fitting / windows * options.context;  // spread over the text
-    for (Candidate& candidate : candidates) candidate.cache = candidate.policy->new_sequence(options.context);
-    for (int64_t at = 0; at < options.context; at += kChunk) {
-      const int64_t n = std::min(kChunk, options.context - at);
-      for (Candidate& candidate : candidates) {
+    for (QualityCandidate& candidate : candidates) candidate.cache = candidate.policy->new_sequence(options.context);
+    for (int64_t at = 0; at < options.context; at += kQualityChunk) {
+      const int64_t n = std::min(kQualityChunk, options.context - at);
+      for (QualityCandidate& candidate : candidates) {
         const SequenceInput input{std::span(tokens).subspan(static_cast<size_t>(start + at), static_cast<size_t>(n)),
                                   candidate.cache.get(), n};
         candidate.model->forward({&input, 1}, candidate.logits.data());
@@ -120,7 +120,7 @@ QualityReport measure_quality(const QualityOptions& options, const std::function
     }
   }
   QualityReport report;
-  for (Candidate& candidate : candidates) {
+  for (QualityCandidate& candidate : candidates) {
     finish(candidate);
     report.rows.push_back(candidate.row);
   }

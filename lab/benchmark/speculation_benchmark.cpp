@@ -15,12 +15,11 @@
 namespace smartkv {
 namespace {
 
-using nlohmann::json;
 
 constexpr int64_t kWholePrompts = int64_t{1} << 24;  // budget of one pass in tokens: more than the prompts of any row
 
 // The results of running a workload once with one method.
-struct Run {
+struct SpeculationRun {
   std::vector<std::vector<TokenId>> outputs;
   int64_t decoded = 0, passes = 0;  // tokens after each sequence's first; passes that a sequence was part of
   int64_t drafted = 0, accepted = 0;
@@ -50,7 +49,7 @@ class SpeculationBench {
         int4_weight_bytes_(engine.describe().value("int4_weight_bytes", int64_t{0})),
         repetitions_(repetitions) {}
 
-  SpeculationRow measure(const Case& c, const json& method) {
+  SpeculationRow measure(const Case& c, const nlohmann::json& method) {
     SpeculationRow row;
     row.workload = c.workload.name;
     row.method = method;
@@ -61,7 +60,7 @@ class SpeculationBench {
     std::vector<double> plain_rates, rates, ratios;
     int64_t decoded = 0, passes = 0;
     for (int i = 0; i < repetitions_; ++i) {
-      const Run plain = run(c, "off"), run_with = run(c, method);
+      const SpeculationRun plain = run(c, "off"), run_with = run(c, method);
       plain_rates.push_back(plain.rate());
       rates.push_back(run_with.rate());
       ratios.push_back(rates.back() / plain_rates.back());
@@ -80,7 +79,7 @@ class SpeculationBench {
     return row;
   }
 
-  GenerationRequest request(const Case& c, size_t index, const json& method) const {
+  GenerationRequest request(const Case& c, size_t index, const nlohmann::json& method) const {
     GenerationRequest request;
     request.id = "bench-" + std::to_string(index);
     request.prompt = c.workload.prompts[index % c.workload.prompts.size()];
@@ -92,8 +91,8 @@ class SpeculationBench {
     return request;
   }
 
-  Run run(const Case& c, const json& method) {
-    Run run;
+  SpeculationRun run(const Case& c, const nlohmann::json& method) {
+    SpeculationRun run;
     const size_t prompts = c.workload.prompts.size(), side_by_side = static_cast<size_t>(c.sequences);
     for (size_t first = 0; first < prompts; first += side_by_side) run_group(c, first, method, &run);
     if (run.decoded == 0) {
@@ -109,7 +108,7 @@ class SpeculationBench {
     return static_cast<int64_t>(sum / prompts.size());
   }
 
-  void run_group(const Case& c, size_t first, const json& method, Run* run) {
+  void run_group(const Case& c, size_t first, const nlohmann::json& method, SpeculationRun* run) {
     std::vector<GenerationRequest> requests;
     for (size_t i = 0; i < static_cast<size_t>(c.sequences); ++i) requests.push_back(request(c, first + i, method));
     const std::vector<std::unique_ptr<GenerationStream>> streams = engine_.submit_all(std::move(requests));
@@ -139,7 +138,7 @@ class SpeculationBench {
 
   // Reads one stream to its end. Events of the other streams are joined while they are unread, so those streams cost
   // nothing.
-  std::vector<TokenId> read(GenerationStream& stream, Run* run) {
+  std::vector<TokenId> read(GenerationStream& stream, SpeculationRun* run) {
     std::vector<TokenId> tokens;
     GenerationEvent event;
     for (;;) {
@@ -152,7 +151,7 @@ class SpeculationBench {
     }
   }
 
-  static std::string difference(const Run& plain, const Run& other) {
+  static std::string difference(const SpeculationRun& plain, const SpeculationRun& other) {
     for (size_t i = 0; i < plain.outputs.size(); ++i) {
       const std::vector<TokenId>&a = plain.outputs[i], &b = other.outputs[i];
       if (a == b) continue;
@@ -201,7 +200,8 @@ std::vector<int64_t> sequences_of(const SpeculationBenchmarkOptions& options, co
   return workload == "depth" ? std::vector<int64_t>{1, 8} : std::vector<int64_t>{1};
 }
 
-std::vector<json> methods_of(const SpeculationBenchmarkOptions& options, const std::string& workload, bool draft_model) {
+std::vector<nlohmann::json> methods_of(const SpeculationBenchmarkOptions& options, const std::string& workload,
+                                       bool draft_model) {
   return options.methods.empty() ? default_methods(workload, draft_model) : options.methods;
 }
 
@@ -214,7 +214,7 @@ EngineOptions engine_options(const SpeculationBenchmarkOptions& options) {
     for (const int64_t sequences : sequences_of(options, workload)) {
       engine.max_sequences = std::max(engine.max_sequences, sequences);
     }
-    for (const json& method : methods_of(options, workload, !engine.draft_model.empty())) {
+    for (const nlohmann::json& method : methods_of(options, workload, !engine.draft_model.empty())) {
       if (parse_speculation(method).int4) engine.draft_weights = DraftCopy::kInt4;
     }
   }
@@ -241,15 +241,15 @@ SpeculationReport benchmark_speculation(Engine& engine, const SpeculationBenchma
   const auto measure = [&](SpeculationWorkload workload, int64_t sequences) {
     workload.temperature = options.temperature.value_or(workload.temperature);
     const Case c{workload, sequences, options.tokens};
-    const std::vector<json> methods = methods_of(options, workload.name, draft_model);
+    const std::vector<nlohmann::json> methods = methods_of(options, workload.name, draft_model);
     // Check all methods before running the first.
-    for (const json& method : methods) engine.validate(bench.request(c, 0, method));
+    for (const nlohmann::json& method : methods) engine.validate(bench.request(c, 0, method));
     if (!std::exchange(warm, true)) {
       SpeculationWorkload begin{workload.name, {workload.prompts[0]}, 0, true};
       begin.prompts[0].resize(std::min<size_t>(begin.prompts[0].size(), 64));
       bench.run({begin, 1, 32}, "off");
     }
-    for (const json& method : methods) {
+    for (const nlohmann::json& method : methods) {
       report.rows.push_back(bench.measure(c, method));
       if (on_row) on_row(report.rows.back());
     }
@@ -273,7 +273,7 @@ SpeculationReport benchmark_speculation(Engine& engine, const SpeculationBenchma
   return report;
 }
 
-std::string method_label(const json& method) {
+std::string method_label(const nlohmann::json& method) {
   if (!method.is_object()) return method.is_string() ? method.get<std::string>() : method.dump();
   std::string details;
   for (const auto& [key, value] : method.items()) {

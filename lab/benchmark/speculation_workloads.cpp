@@ -10,7 +10,6 @@
 namespace smartkv {
 namespace {
 
-using nlohmann::json;
 
 constexpr std::string_view kLetter =
     "Dear Marta, the ferry leaves the old harbour at seven on Monday morning, so please bring the tickets, the blue "
@@ -106,7 +105,7 @@ std::string with_text(std::string_view instruction, std::string_view text) {
   return std::string(instruction) + "\n\n" + std::string(text);
 }
 
-std::vector<std::string> questions_of(const std::string& name) {
+std::vector<std::string> workload_questions(const std::string& name) {
   if (name == "copy") {
     return {with_text("Repeat this text exactly, word for word:", kLetter),
             with_text("Repeat this text exactly, but write Friday instead of Monday:", kLetter),
@@ -160,8 +159,8 @@ std::span<const std::string> speculation_workload_names() {
   return names;
 }
 
-std::vector<json> default_methods(const std::string& workload, bool draft_model) {
-  std::vector<json> methods;
+std::vector<nlohmann::json> default_methods(const std::string& workload, bool draft_model) {
+  std::vector<nlohmann::json> methods;
   if (workload == "chat") {
     if (draft_model) methods.push_back("draft_model");
   } else if (workload == "depth") {
@@ -178,7 +177,8 @@ std::vector<json> default_methods(const std::string& workload, bool draft_model)
 SpeculationWorkload make_workload(const std::string& name, const Engine& engine) {
   if (name == "adversarial") return {name, random_prompts(engine.tokenizer()), 1.3f, true};
   SpeculationWorkload workload{name, {}};
-  for (const std::string& question : questions_of(name)) workload.prompts.push_back(encode_question(engine, question));
+  for (const std::string& question : workload_questions(name))
+    workload.prompts.push_back(encode_question(engine, question));
   return workload;
 }
 

@@ -20,7 +20,7 @@ namespace smartkv {
 
 namespace {
 
-struct Arguments {
+struct BenchArguments {
   BenchmarkOptions speed;
   QualityOptions quality;
   SpeculationBenchmarkOptions speculation;
@@ -32,7 +32,7 @@ struct Arguments {
   bool measure_quality = false, measure_speculation = false, json = false;
 };
 
-int run_quality(Arguments& arguments) {
+int run_quality(BenchArguments& arguments) {
   arguments.quality.model = arguments.speed.model;
   arguments.quality.text = arguments.text;
   const bool show = isatty(STDERR_FILENO) != 0;
@@ -44,7 +44,7 @@ int run_quality(Arguments& arguments) {
 }
 
 // Returns kRuntimeError if a method changes an output of plain decoding.
-int run_speculation(Arguments& arguments) {
+int run_speculation(BenchArguments& arguments) {
   SpeculationBenchmarkOptions& options = arguments.speculation;
   options.engine.model = arguments.speed.model;
   options.engine.kv_cache = name_or_object("--kv-cache", arguments.kv_cache);
@@ -73,7 +73,7 @@ int run_speculation(Arguments& arguments) {
   }
 }
 
-int bench(Arguments& arguments) {
+int bench(BenchArguments& arguments) {
   ModelOptions& model = arguments.speed.model;
   for (const std::string& gate : arguments.gates) add_gate(gate, &model.gates);
   if (arguments.serving.asked->count() > 0) {
@@ -95,7 +95,8 @@ int bench(Arguments& arguments) {
   return kOk;
 }
 
-constexpr const char* kExamples = R"(Rates are tokens per second over all sequences: best and median of the repetitions.
+constexpr const char* kBenchExamples =
+    R"(Rates are tokens per second over all sequences: best and median of the repetitions.
 Each sequence has a cache of its own, filled with random tokens up to the depth.
 --speculative runs each workload with plain decoding and with a method in turn. Speed-up is the ratio of their decode
 rates: the median and the minimum of the repetitions. The exit code is 1 if a method changes an output.
@@ -112,7 +113,7 @@ Examples:
   smartkv bench --model model.gguf --speculative --workloads copy,chat --methods ngram '{"method": "auto", "tokens": 6}'
   smartkv bench --model model.gguf --serving --cases a,b --policies balanced,compact,gated_eviction@0.25 --plot a.svg)";
 
-void add_speculation_options(CLI::App& app, CLI::Option* measure, Arguments* arguments) {
+void add_speculation_options(CLI::App& app, CLI::Option* measure, BenchArguments* arguments) {
   SpeculationBenchmarkOptions& options = arguments->speculation;
   app.add_option("--workloads", options.workloads, "With --speculative: copy, extract, code, chat, depth (needs --text), adversarial; all by default")
       ->delimiter(',')->needs(measure);
@@ -133,7 +134,7 @@ void add_speculation_options(CLI::App& app, CLI::Option* measure, Arguments* arg
 }  // namespace
 
 std::function<int()> setup_bench(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchArguments>();
   BenchmarkOptions& speed = arguments->speed;
   ModelOptions& model = speed.model;
   QualityOptions& quality = arguments->quality;
@@ -189,7 +190,7 @@ std::function<int()> setup_bench(CLI::App& app) {
   arguments->longer.asked->excludes(measure)->excludes(speculative)->excludes(arguments->serving.asked);
   backend->excludes(measure)->excludes(speculative)->excludes(arguments->serving.asked)->excludes(arguments->longer.asked);
   app.add_flag("--json", arguments->json, "Print JSON");
-  app.footer(kExamples);
+  app.footer(kBenchExamples);
   return [arguments] { return bench(*arguments); };
 }
 

@@ -23,7 +23,7 @@ using NameAndValue = std::pair<std::string, std::string>;
 
 constexpr const char* kDefaultText = "tests/fixtures/text/held_out.txt";  // path in the repository
 
-struct Arguments {
+struct BenchServingArguments {
   std::string cases = "a,b,c,d,e,f,g", policies = "full,balanced,compact,gated_eviction@0.25", plot, kv_cache_bytes;
   std::vector<std::string> serve_options, variants, peers, peer_names, saved;
   std::optional<int64_t> requests;
@@ -46,7 +46,7 @@ NameAndValue read_serve_option(const std::string& flag, const std::string& text)
   return {name, value};
 }
 
-std::vector<ServingCase> cases_of(const Arguments& arguments) {
+std::vector<ServingCase> cases_of(const BenchServingArguments& arguments) {
   std::vector<ServingCase> cases;
   try {
     cases = parse_serving_cases(arguments.cases);
@@ -68,7 +68,7 @@ std::vector<ServingCase> cases_of(const Arguments& arguments) {
   return cases;
 }
 
-std::vector<ServingPeer> peers_of(const Arguments& arguments) {
+std::vector<ServingPeer> peers_of(const BenchServingArguments& arguments) {
   if (arguments.peers.size() != arguments.peer_names.size()) {
     throw ConfigError("--peer-name: expected one for each --peer (" + std::to_string(arguments.peers.size()) +
                       "), found " + std::to_string(arguments.peer_names.size()));
@@ -78,7 +78,7 @@ std::vector<ServingPeer> peers_of(const Arguments& arguments) {
   return peers;
 }
 
-ServingBenchmarkOptions options_of(const Arguments& arguments, const ServingBenchArguments& shared) {
+ServingBenchmarkOptions options_of(const BenchServingArguments& arguments, const ServingBenchArguments& shared) {
   ServingBenchmarkOptions options;
   options.binary = own_binary();
   options.model = shared.model.path;
@@ -120,14 +120,14 @@ ServingReport read_saved(const std::vector<std::string>& files) {
   return all;
 }
 
-void print(const ServingReport& report, const Arguments& arguments, bool json) {
+void print(const ServingReport& report, const BenchServingArguments& arguments, bool json) {
   std::cout << (json ? report.to_json().dump(2) + "\n" : report.to_table());
   if (arguments.plot.empty()) return;
   std::ofstream stream(arguments.plot, std::ios::binary);
   if (!(stream << report.to_svg()).flush()) throw std::runtime_error(arguments.plot + ": cannot be written");
 }
 
-int run(const Arguments& arguments, const ServingBenchArguments& shared) {
+int run(const BenchServingArguments& arguments, const ServingBenchArguments& shared) {
   if (!arguments.saved.empty()) {
     print(read_saved(arguments.saved), arguments, shared.json);
     return kOk;
@@ -155,7 +155,7 @@ int run(const Arguments& arguments, const ServingBenchArguments& shared) {
 }  // namespace
 
 ServingBench setup_serving_bench(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<BenchServingArguments>();
   ServingBench bench;
   bench.asked = app.add_flag("--serving", arguments->asked, "Measure goodput over HTTP at fixed cache memory, against policy full");
   const auto option = [&](const char* name, auto& value, const char* help) {

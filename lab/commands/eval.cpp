@@ -24,7 +24,7 @@ namespace smartkv {
 
 namespace {
 
-struct Arguments {
+struct EvalArguments {
   std::string metric, text, kv_cache, json, html;
   std::vector<std::string> gates, worth;  // each "NAME=FILE"
   ModelOptions model;
@@ -37,7 +37,7 @@ struct Arguments {
 };
 
 // Throws ConfigError for options that the chosen metric would ignore.
-void check_options(const Arguments& arguments) {
+void check_options(const EvalArguments& arguments) {
   for (const auto& [option, metrics] : arguments.special) {
     if (option->count() == 0 || std::find(metrics.begin(), metrics.end(), arguments.metric) != metrics.end()) continue;
     throw ConfigError(option->get_name() + ": not an option of eval " + arguments.metric);
@@ -62,7 +62,7 @@ void write_output(std::ofstream& stream, const std::string& file, const std::str
 }
 
 // Returns the policies to measure. Policies are given on the command line, so a wrong one is a ConfigError.
-std::vector<PolicySpec> policies_of(const Arguments& arguments, const EvaluationModel& model) {
+std::vector<PolicySpec> policies_of(const EvalArguments& arguments, const EvaluationModel& model) {
   try {
     std::vector<PolicySpec> specs = parse_policy_list(arguments.kv_cache);
     const std::vector<int64_t> contexts =
@@ -97,7 +97,7 @@ Progress progress_bar() {
   };
 }
 
-EvaluationReport measure(const Arguments& arguments, const EvaluationModel& model, const Tokenizer& tokenizer,
+EvaluationReport measure(const EvalArguments& arguments, const EvaluationModel& model, const Tokenizer& tokenizer,
                          std::span<const PolicySpec> policies, std::span<const TokenId> tokens) {
   DivergenceOptions pass = arguments.pass;
   if (arguments.metric == "recall")
@@ -110,7 +110,7 @@ EvaluationReport measure(const Arguments& arguments, const EvaluationModel& mode
   return measure_divergence(model, policies, tokens, pass, progress_bar());
 }
 
-int eval(const Arguments& arguments) {
+int eval(const EvalArguments& arguments) {
   check_options(arguments);
   GateSources gates;
   for (const std::string& gate : arguments.gates) add_gate(gate, &gates.files);
@@ -140,7 +140,7 @@ int eval(const Arguments& arguments) {
   return kOk;
 }
 
-constexpr const char* kExamples = R"(Metrics:
+constexpr const char* kEvalExamples = R"(Metrics:
   perplexity  perplexity of the text, with compression active during the pass, as in generation
   divergence  the same pass, and the divergence of each next-token distribution from the full cache's
   drift       the model uses the full cache; per layer, the same queries also attend to the compressed cache
@@ -156,7 +156,7 @@ Examples:
 }  // namespace
 
 std::function<int()> setup_eval(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<EvalArguments>();
   DivergenceOptions& pass = arguments->pass;
   RecallOptions& recall = arguments->recall;
   const auto only = [&](const CLI::Option* option, std::vector<std::string> metrics) {
@@ -239,7 +239,7 @@ std::function<int()> setup_eval(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--json", arguments->json, "File for the results as JSON lines");
   app.add_option("--html", arguments->html, "HTML file for the table and a chart of quality against bytes");
-  app.footer(kExamples);
+  app.footer(kEvalExamples);
   return [arguments] { return eval(*arguments); };
 }
 

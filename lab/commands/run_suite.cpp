@@ -20,13 +20,13 @@ namespace {
 
 using openai::Json;
 
-struct Arguments {
+struct RunSuiteArguments {
   std::unique_ptr<OptionFlags> options;
   std::string dynamic = R"({"policy": "channel_packed", "update_every": 64, "check_every": 128})";
   int64_t max_tokens = 512;
 };
 
-constexpr int kTop = 20, kOverlap = 8;
+constexpr int kTopLogprobs = 20, kOverlap = 8;
 
 // Returns the probabilities of the likeliest tokens, by text and bytes, and the probability of all other tokens
 // together under "". `ranked` gets the likeliest tokens with their negative log probability, sorted by it.
@@ -79,7 +79,7 @@ Json answer(Engine& engine, const openai::ServedModel& model, const SuitePrompt&
                      {"temperature", 0},
                      {"max_tokens", max_tokens},
                      {"logprobs", true},
-                     {"top_logprobs", kTop},
+                     {"top_logprobs", kTopLogprobs},
                      {"kv_cache", kv_cache}};
   const openai::ApiRequest request = openai::parse_chat(openai::dump(body), model);
   openai::GenerationRun run(engine, request);
@@ -93,7 +93,7 @@ Json answer(Engine& engine, const openai::ServedModel& model, const SuitePrompt&
 }
 
 // Runs each prompt with the full cache, then with the dynamic one, and prints a JSON line for each run.
-int run_suite(const Arguments& arguments) {
+int run_suite(const RunSuiteArguments& arguments) {
   const ServerOptions options = arguments.options->resolve();
   const Json dynamic = name_or_object("--dynamic", arguments.dynamic);
   Signals signals({SIGINT, SIGTERM});
@@ -122,7 +122,7 @@ int run_suite(const Arguments& arguments) {
   return kOk;
 }
 
-constexpr const char* kExamples = R"(Prints JSON lines with prompt, mode, text, cache contents and timings.
+constexpr const char* kRunSuiteExamples = R"(Prints JSON lines with prompt, mode, text, cache contents and timings.
 Dynamic mode adds how far the answer equals that of the full cache, and "logits", measured up to the first differing
 token: the overlap of the 8 likeliest tokens, the drift of the margin between the best two, and the KL divergence over
 the 20 likeliest tokens and all others together, in nats.
@@ -133,12 +133,12 @@ Examples:
 }  // namespace
 
 std::function<int()> setup_run_suite(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<RunSuiteArguments>();
   app.add_option("--dynamic", arguments->dynamic, "KV-cache policy of the dynamic mode: a name, or a JSON object")->capture_default_str();
   app.add_option("--max-tokens", arguments->max_tokens, "Limit of tokens of each answer")
       ->check(CLI::Range(1, 1 << 20))->capture_default_str();
   arguments->options = std::make_unique<OptionFlags>(app, false);
-  app.footer(kExamples);
+  app.footer(kRunSuiteExamples);
   return [arguments] { return run_suite(*arguments); };
 }
 

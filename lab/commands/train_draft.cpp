@@ -10,7 +10,7 @@ namespace smartkv {
 
 namespace {
 
-struct Arguments {
+struct TrainDraftArguments {
   std::string model, prompts, held_out, text, valid, data, out;
   std::vector<int64_t> layers;
   int64_t vocabulary = 8192, answers = 2, answer_tokens = 256, windows = 256, valid_windows = 16, context = 512;
@@ -19,7 +19,7 @@ struct Arguments {
   bool json = false;
 };
 
-void show_progress(const nlohmann::json& event) {
+void show_draft_progress(const nlohmann::json& event) {
   const auto done = event.at("done").get<long>(), of = event.at("of").get<long>();
   const auto kind = event.at("event").get<std::string>();
   if (kind == "fit") {
@@ -29,27 +29,27 @@ void show_progress(const nlohmann::json& event) {
   }
 }
 
-void print_row(const char* name, const nlohmann::ordered_json& quality) {
+void print_draft_quality(const char* name, const nlohmann::ordered_json& quality) {
   const auto value = [&](const char* key) { return quality.at(key).get<double>(); };
   if (value("positions") == 0) return;
   std::printf("%-24s %10.4f %16.3f %10.4f %10.4f %10.0f\n", name, value("agreement"), value("tokens_per_pass"),
               value("overlap"), value("coverage"), value("positions"));
 }
 
-void print_table(const nlohmann::ordered_json& report) {
+void print_draft_report(const nlohmann::ordered_json& report) {
   std::printf("%-24s %10s %16s %10s %10s %10s\n", "held out", "agreement", "tokens per pass", "overlap", "coverage",
               "positions");
-  print_row("answers, untrained", report.at("held_out_answers").at("before"));
-  print_row("answers", report.at("held_out_answers").at("after"));
-  print_row("text, untrained", report.at("held_out_text").at("before"));
-  print_row("text", report.at("held_out_text").at("after"));
+  print_draft_quality("answers, untrained", report.at("held_out_answers").at("before"));
+  print_draft_quality("answers", report.at("held_out_answers").at("after"));
+  print_draft_quality("text, untrained", report.at("held_out_text").at("before"));
+  print_draft_quality("text", report.at("held_out_text").at("after"));
   std::printf("%ld tokens of %ld answers and %ld windows, %.0f s; wrote %s, %.1f MB\n",
               report.at("trained_on").get<long>(), report.at("answers").get<long>(), report.at("windows").get<long>(),
               report.at("seconds").get<double>(), report.at("file").get<std::string>().c_str(),
               report.at("bytes").get<double>() / 1e6);
 }
 
-int train_draft(const Arguments& arguments) {
+int train_draft(const TrainDraftArguments& arguments) {
   const nlohmann::json options = {{"model", arguments.model},
                                   {"prompts", arguments.prompts},
                                   {"held_out", arguments.held_out},
@@ -70,10 +70,10 @@ int train_draft(const Arguments& arguments) {
                                   {"learning_rate", arguments.learning_rate},
                                   {"seed", arguments.seed},
                                   {"threads", arguments.threads}};
-  return run_training_command("train-draft", options, arguments.json, show_progress, print_table);
+  return run_training_command("train-draft", options, arguments.json, show_draft_progress, print_draft_report);
 }
 
-constexpr const char* kExplanation =
+constexpr const char* kTrainDraftExplanation =
     R"(The model answers the prompts and reads the text. A few of its layers, between its own embedding and the head's
 rows of the most frequent tokens, are then trained on its distributions.
   agreement        fraction of positions at which draft and model find the same token most likely
@@ -87,8 +87,8 @@ Examples:
 }  // namespace
 
 std::function<int()> setup_train_draft(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
-  Arguments& a = *arguments;
+  auto arguments = std::make_shared<TrainDraftArguments>();
+  TrainDraftArguments& a = *arguments;
   app.add_option("--model", a.model, "GGUF file or Hugging Face folder of the model to draft for")->required();
   app.add_option("--prompts", a.prompts, "File with prompts for the model to answer, one per line");
   app.add_option("--held-out", a.held_out, "File with prompts to measure on; default: the last tenth of --prompts");
@@ -121,7 +121,7 @@ std::function<int()> setup_train_draft(CLI::App& app) {
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
   app.add_flag("--json", a.json, "Print JSON");
-  app.footer(kExplanation);
+  app.footer(kTrainDraftExplanation);
   return [arguments] { return train_draft(*arguments); };
 }
 

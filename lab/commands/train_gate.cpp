@@ -10,7 +10,7 @@ namespace smartkv {
 
 namespace {
 
-struct Arguments {
+struct TrainGateArguments {
   std::string model, text, valid, out, lifespans_of;
   int64_t windows = 24, valid_windows = 2, context = 4096, facts = 12, epochs = 6, batch = 1024, seed = 1, threads = 0;
   int64_t repeat_windows = 10, repeat_context = 1024, repeat_facts = 0;
@@ -18,7 +18,7 @@ struct Arguments {
   bool json = false;
 };
 
-void show_progress(const nlohmann::json& event) {
+void show_gate_progress(const nlohmann::json& event) {
   const auto done = event.at("done").get<long>(), of = event.at("of").get<long>();
   if (event.at("event") == "observe") {
     std::fprintf(stderr, "\robserving windows  %ld/%ld ", done, of);
@@ -27,7 +27,7 @@ void show_progress(const nlohmann::json& event) {
   }
 }
 
-void print_row(const std::string& name, const nlohmann::ordered_json& quality) {
+void print_layer(const std::string& name, const nlohmann::ordered_json& quality) {
   const auto value = [&](const char* key) { return quality.at(key).get<double>(); };
   std::printf("%-6s %8.3f %8.3f %12.3f %10.4f %10.4f %10.4f\n", name.c_str(), value("loss"), value("recall"),
               value("specificity"), value("lost_attention"), value("lost_attention_key_norm"),
@@ -39,12 +39,12 @@ void print_lifespans(const nlohmann::ordered_json& report) {
               "attention lost at a quarter", "layer", "loss", "recall", "specificity", "gates", "key norm",
               "streaming");
   int layer = 0;
-  for (const nlohmann::ordered_json& quality : report.at("layers")) print_row(std::to_string(layer++), quality);
-  print_row("mean", report.at("mean"));
+  for (const nlohmann::ordered_json& quality : report.at("layers")) print_layer(std::to_string(layer++), quality);
+  print_layer("mean", report.at("mean"));
   std::printf("%ld samples a layer\n", report.at("samples_per_layer").get<long>());
 }
 
-void print_table(const nlohmann::ordered_json& report) {
+void print_gate_report(const nlohmann::ordered_json& report) {
   if (report.contains("layers")) print_lifespans(report);
   if (report.contains("importance_explained")) {
     std::printf("importance: %.3f of the held-out variance explained\n", report.at("importance_explained").get<double>());
@@ -52,7 +52,7 @@ void print_table(const nlohmann::ordered_json& report) {
   std::printf("%.0f s; wrote %s\n", report.at("seconds").get<double>(), report.at("file").get<std::string>().c_str());
 }
 
-int train_gate(const Arguments& arguments) {
+int train_gate(const TrainGateArguments& arguments) {
   const nlohmann::json options = {{"model", arguments.model},     {"text", arguments.text},
                                   {"valid", arguments.valid},     {"out", arguments.out},
                                   {"windows", arguments.windows}, {"valid_windows", arguments.valid_windows},
@@ -63,10 +63,10 @@ int train_gate(const Arguments& arguments) {
                                   {"lifespans_of", arguments.lifespans_of}, {"repeat_windows", arguments.repeat_windows},
                                   {"repeat_context", arguments.repeat_context}, {"repeat_facts", arguments.repeat_facts},
                                   {"ridge", arguments.ridge}};
-  return run_training_command("train-gate", options, arguments.json, show_progress, print_table);
+  return run_training_command("train-gate", options, arguments.json, show_gate_progress, print_gate_report);
 }
 
-constexpr const char* kExplanation =
+constexpr const char* kTrainGateExplanation =
     R"(The gates' first head predicts from a key before RoPE how long its token stays useful: log4 of the distance after
 which the token's remaining attention is at most --rest, on average. The second head predicts from keys and values how
 strongly a token is attended to when the model repeats a text.
@@ -80,8 +80,8 @@ Example:
 }  // namespace
 
 std::function<int()> setup_train_gate(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
-  Arguments& a = *arguments;
+  auto arguments = std::make_shared<TrainGateArguments>();
+  TrainGateArguments& a = *arguments;
   app.add_option("--model", a.model, "GGUF file or Hugging Face folder")->required();
   app.add_option("--text", a.text, "Text to train on")->required();
   app.add_option("--valid", a.valid, "Text to measure on; default: the last windows of --text");
@@ -129,7 +129,7 @@ std::function<int()> setup_train_gate(CLI::App& app) {
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
   app.add_flag("--json", a.json, "Print JSON");
-  app.footer(kExplanation);
+  app.footer(kTrainGateExplanation);
   return [arguments] { return train_gate(*arguments); };
 }
 

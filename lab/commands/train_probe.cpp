@@ -18,13 +18,13 @@
 namespace smartkv {
 namespace {
 
-struct Arguments {
+struct TrainProbeArguments {
   std::string text, out, importance = "query_key";
   ModelOptions model;
   int64_t tokens = 4096;
 };
 
-std::vector<TokenId> tokens_of(const Arguments& arguments, const Tokenizer& tokenizer) {
+std::vector<TokenId> tokens_of(const TrainProbeArguments& arguments, const Tokenizer& tokenizer) {
   std::vector<TokenId> tokens;
   if (!arguments.text.empty()) tokens = read_tokens(arguments.text, tokenizer);
   // Without a text, the prompts of the suite are repeated.
@@ -41,7 +41,7 @@ std::vector<TokenId> tokens_of(const Arguments& arguments, const Tokenizer& toke
   return tokens;
 }
 
-int train_probe(const Arguments& arguments) {
+int train_probe(const TrainProbeArguments& arguments) {
   ThreadPool threads(arguments.model.threads > 0 ? arguments.model.threads : available_cores());
   const std::unique_ptr<Weights> weights = Weights::open(arguments.model.path);
   if (const int64_t context = weights->config().context_length; arguments.tokens > context) {
@@ -78,7 +78,7 @@ int train_probe(const Arguments& arguments) {
   return kOk;
 }
 
-constexpr const char* kExamples = R"(Writes one JSON object: "layers"[layer][KV head][pair] of keys and
+constexpr const char* kTrainProbeExamples = R"(Writes one JSON object: "layers"[layer][KV head][pair] of keys and
 "values"[layer][KV head][channel], the scores by which channel_packed chooses channels after the last token.
 serve --worth NAME=FILE loads it for {"policy": "channel_packed", "worth": NAME}.
 Examples:
@@ -88,7 +88,7 @@ Examples:
 }  // namespace
 
 std::function<int()> setup_train_probe(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TrainProbeArguments>();
   app.add_option("--model", arguments->model.path, "GGUF file or Hugging Face folder")->required();
   app.add_option("--out", arguments->out, "File for the importance, as JSON")->required();
   app.add_option("--text", arguments->text, "UTF-8 text file; default: the prompts of run-suite");
@@ -100,7 +100,7 @@ std::function<int()> setup_train_probe(CLI::App& app) {
   add_enum_flag(app, "--weights", arguments->model.weights, "Storage of the weights");
   app.add_option("--threads", arguments->model.threads, "CPU threads; 0 uses every core available to this process")
       ->check(CLI::Range(0, 64))->capture_default_str();
-  app.footer(kExamples);
+  app.footer(kTrainProbeExamples);
   return [arguments] { return train_probe(*arguments); };
 }
 

@@ -7,14 +7,14 @@ namespace {
 
 constexpr const char* kTarget = "smartkv_training";
 
-struct Run {
+struct TrainingRun {
   const std::function<void(const nlohmann::json& event)>& progress;
   nlohmann::ordered_json report;
   std::string error;
 };
 
 void receive(void* user, const char* text) {
-  Run& run = *static_cast<Run*>(user);
+  TrainingRun& run = *static_cast<TrainingRun*>(user);
   nlohmann::ordered_json event = nlohmann::ordered_json::parse(text);
   const std::string kind = event.at("event");
   if (kind == "report") {
@@ -33,7 +33,7 @@ std::filesystem::path training_module_path() { return module_path(kTarget); }
 nlohmann::ordered_json run_training(const std::filesystem::path& module, const std::string& command,
                                     const nlohmann::json& options,
                                     const std::function<void(const nlohmann::json& event)>& progress) {
-  Run run{progress, {}, {}};
+  TrainingRun run{progress, {}, {}};
   try {
     auto* entry = reinterpret_cast<TrainingEntry*>(ProgramModule(module, kTarget, command).find(kTrainingEntry));
     if (entry(command.c_str(), options.dump().c_str(), receive, &run) != 0) throw TrainingError(command + ": " + run.error);

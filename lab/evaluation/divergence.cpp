@@ -12,7 +12,7 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kChunk = 64;   // rows of logits held at a time
+constexpr int64_t kDivergenceChunk = 64;   // rows of logits held at a time
 constexpr int64_t kBlock = 256;  // neighbouring tokens that form one sample for the standard error
 
 struct TokenScore {
@@ -21,7 +21,7 @@ struct TokenScore {
   double top5 = 0;  // share of the reference's five most likely tokens that are among the policy's
 };
 
-struct Candidate {
+struct DivergenceCandidate {
   const PolicySpec* spec = nullptr;
   std::unique_ptr<KvCachePolicy> policy;
   std::unique_ptr<SequenceCache> cache;
@@ -39,32 +39,33 @@ class Divergence {
              const DivergenceOptions& options)
       : model_(model), tokens_(tokens), options_(options), vocab_(model.model.config().vocab_size) {
     for (const PolicySpec& spec : specs) {
-      Candidate& candidate = candidates_.emplace_back();
+      DivergenceCandidate& candidate = candidates_.emplace_back();
       candidate.spec = &spec;
       candidate.policy = model.make_policy(spec.for_context(options.context));
     }
     for (std::vector<float>* buffer : {&reference_, &probabilities_, &logits_})
-      buffer->resize(static_cast<size_t>(kChunk * vocab_));
-    reference_top_.resize(kChunk);
-    chunk_scores_.resize(kChunk);
+      buffer->resize(static_cast<size_t>(kDivergenceChunk * vocab_));
+    reference_top_.resize(kDivergenceChunk);
+    chunk_scores_.resize(kDivergenceChunk);
   }
 
   void run_window(int64_t window, int64_t start, const Progress& progress) {
-    for (Candidate& candidate : candidates_) candidate.cache = candidate.policy->new_sequence(options_.prompt_tokens);
-    for (int64_t at = 0; at < options_.context; at += kChunk) {
-      const int64_t n = std::min(kChunk, options_.context - at);
-      for (Candidate& candidate : candidates_) run_chunk(candidate, window, start, at, n);
+    for (DivergenceCandidate& candidate : candidates_)
+      candidate.cache = candidate.policy->new_sequence(options_.prompt_tokens);
+    for (int64_t at = 0; at < options_.context; at += kDivergenceChunk) {
+      const int64_t n = std::min(kDivergenceChunk, options_.context - at);
+      for (DivergenceCandidate& candidate : candidates_) run_chunk(candidate, window, start, at, n);
       if (progress) {
         const double done = static_cast<double>(at + n) / static_cast<double>(options_.context);
         progress((static_cast<double>(window) + done) / static_cast<double>(options_.windows));
       }
     }
-    for (Candidate& candidate : candidates_) end_window(candidate);
+    for (DivergenceCandidate& candidate : candidates_) end_window(candidate);
   }
 
   std::vector<nlohmann::ordered_json> rows() const {
     std::vector<nlohmann::ordered_json> rows;
-    for (const Candidate& candidate : candidates_) rows.push_back(row(candidate));
+    for (const DivergenceCandidate& candidate : candidates_) rows.push_back(row(candidate));
     return rows;
   }
 
@@ -73,7 +74,7 @@ class Divergence {
     return std::span(buffer).subspan(static_cast<size_t>(i * vocab_), static_cast<size_t>(vocab_));
   }
 
-  void run_chunk(Candidate& candidate, int64_t window, int64_t start, int64_t at, int64_t n) {
+  void run_chunk(DivergenceCandidate& candidate, int64_t window, int64_t start, int64_t at, int64_t n) {
     const bool is_reference = &candidate == candidates_.data();
     std::vector<float>& logits = is_reference ? reference_ : logits_;
     const auto begin = std::chrono::steady_clock::now();
@@ -122,7 +123,7 @@ class Divergence {
     score.top5 = static_cast<double>(shared) / static_cast<double>(top.size());
   }
 
-  void end_window(Candidate& candidate) const {
+  void end_window(DivergenceCandidate& candidate) const {
     const CacheStats stats = candidate.cache->stats();
     candidate.end_bytes += static_cast<double>(stats.bytes);
     candidate.end_full_bytes += static_cast<double>(stats.full_bytes);
@@ -134,7 +135,7 @@ class Divergence {
 
   // Returns the standard error of `mean`, the mean difference of the losses to the reference, over blocks of
   // neighbouring tokens. Returns NaN if there is only one block.
-  double difference_error(const Candidate& candidate, double mean) const {
+  double difference_error(const DivergenceCandidate& candidate, double mean) const {
     const int64_t counted = options_.context - options_.from;
     double squares = 0;
     int64_t blocks = 0;
@@ -154,7 +155,7 @@ class Divergence {
     return std::sqrt(squares * n_blocks / (n_blocks - 1)) / static_cast<double>(candidate.scores.size());
   }
 
-  nlohmann::ordered_json row(const Candidate& candidate) const {
+  nlohmann::ordered_json row(const DivergenceCandidate& candidate) const {
     const auto n = static_cast<double>(candidate.scores.size());
     double loss = 0, reference_loss = 0, kl = 0, same_top = 0, top5 = 0;
     std::vector<double> kls;
@@ -197,8 +198,8 @@ class Divergence {
   std::span<const TokenId> tokens_;
   const DivergenceOptions& options_;
   int64_t vocab_;
-  std::vector<Candidate> candidates_;
-  // f32 [kChunk, vocab] of a chunk. reference_ and logits_ hold logits, then log probabilities once scored.
+  std::vector<DivergenceCandidate> candidates_;
+  // f32 [kDivergenceChunk, vocab] of a chunk. reference_ and logits_ hold logits, then log probabilities once scored.
   // probabilities_ is exp(reference_).
   std::vector<float> reference_, probabilities_, logits_;
   std::vector<TopTokens> reference_top_;

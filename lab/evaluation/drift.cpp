@@ -21,7 +21,7 @@ void check_finite(std::span<const PolicyDrift> drift, std::span<const PolicySpec
   }
 }
 
-nlohmann::ordered_json make_row(const PolicySpec& spec, const LayerDrift& drift, double bits) {
+nlohmann::ordered_json drift_row(const PolicySpec& spec, const LayerDrift& drift, double bits) {
   const auto mean = [](double sum, int64_t n) {
     return n == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(sum / static_cast<double>(n));
   };
@@ -92,11 +92,11 @@ EvaluationReport measure_drift(const EvaluationModel& model, std::span<const Pol
     LayerDrift all;
     for (size_t layer = 0; layer < drift[p].size(); ++layer) {
       const LayerDrift& one = drift[p][layer];
-      report.rows.push_back(make_row(policies[p], one, 8 * bytes[p] / values));
+      report.rows.push_back(drift_row(policies[p], one, 8 * bytes[p] / values));
       report.rows.back()["layer"] = layer;
       all += one;
     }
-    report.rows.push_back(make_row(policies[p], all, 8 * bytes[p] / values));
+    report.rows.push_back(drift_row(policies[p], all, 8 * bytes[p] / values));
     report.rows.back()["layer"] = "all";
     report.rows.back()["overall_error"] = report.rows.back()["error"];  // only these rows are in the chart
   }

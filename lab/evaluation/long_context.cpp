@@ -25,7 +25,7 @@ using kernels::kPageTokens;
 
 constexpr int64_t kScoredTogether = 64;  // rows of logits held at a time; few, because resident memory is measured
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double elapsed_seconds(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 std::vector<TokenId> text_tokens(const LongContextOptions& options, const Tokenizer& tokenizer) {
   std::vector<TokenId> tokens = read_tokens(options.text, tokenizer);
@@ -46,9 +46,9 @@ std::vector<int64_t> rising_marks(const LongContextOptions& options) {
 }
 
 // The sequence of one policy. Its prompt grows from mark to mark.
-class Run {
+class LongContextRun {
  public:
-  Run(const EvaluationModel& model, const KvCachePolicy& policy, std::span<const TokenId> tokens,
+  LongContextRun(const EvaluationModel& model, const KvCachePolicy& policy, std::span<const TokenId> tokens,
       const LongContextOptions& options)
       : model_(model), options_(options), tokens_(tokens), cache_(policy.new_sequence(options.tokens)) {}
 
@@ -62,7 +62,7 @@ class Run {
     const int64_t parting = std::max(first, std::min(scored, prompt - kPageTokens));
     const auto start = Clock::now();
     feed(model_.model, *cache_, slice(first, parting), 0, nullptr);
-    if (parting > first) row.prefill = static_cast<double>(parting - first) / seconds_since(start);
+    if (parting > first) row.prefill = static_cast<double>(parting - first) / elapsed_seconds(start);
     const std::unique_ptr<SequenceCache> answer = cache_->resume(prompt);
     if (answer == nullptr) {
       throw EvaluationError("the cache cannot be resumed for a prompt of " + std::to_string(prompt) + " tokens");
@@ -105,7 +105,7 @@ class Run {
     while (cache.tokens() < end) {
       const auto step = Clock::now();
       score(cache, 1, row);
-      steps.push_back(1e3 * seconds_since(step));
+      steps.push_back(1e3 * elapsed_seconds(step));
     }
     std::sort(steps.begin(), steps.end());
     row->median_ms = steps[steps.size() / 2];
@@ -171,7 +171,7 @@ void measure_long_context(const EvaluationModel& model, std::span<const TokenId>
   for (const nlohmann::json& spec : options.policies) {
     {
       const std::unique_ptr<KvCachePolicy> policy = model.make_policy(spec);
-      Run run(model, *policy, tokens, options);
+      LongContextRun run(model, *policy, tokens, options);
       for (const int64_t mark : marks) {
         LongContextRow row = run.row_at(mark);
         row.policy = spec;

@@ -154,7 +154,7 @@ std::string depth_key(double depth) {
   return text;
 }
 
-nlohmann::ordered_json make_row(const EvaluationModel& model, const RecallOptions& options, const PolicySpec& spec,
+nlohmann::ordered_json recall_row(const EvaluationModel& model, const RecallOptions& options, const PolicySpec& spec,
                                 const LengthResult& result, const LengthResult& reference) {
   const CacheShape& shape = model.shape;
   const double values = result.tokens * static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim);
@@ -248,10 +248,10 @@ EvaluationReport measure_recall(const EvaluationModel& model, const Tokenizer& t
     for (size_t l = 0; l < options.lengths.size(); ++l) {
       all.add(results[p][l]);
       reference.add(results[0][l]);
-      report.rows.push_back(make_row(model, options, policies[p], results[p][l], results[0][l]));
+      report.rows.push_back(recall_row(model, options, policies[p], results[p][l], results[0][l]));
       report.rows.back()["length"] = options.lengths[l];
     }
-    report.rows.push_back(make_row(model, options, policies[p], all, reference));
+    report.rows.push_back(recall_row(model, options, policies[p], all, reference));
     report.rows.back()["length"] = "all";
     report.rows.back()["overall_percent"] = all.all().percent();  // only these rows are in the chart
   }

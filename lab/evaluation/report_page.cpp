@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kWidth = 860, kHeight = 480, kLeft = 80, kRight = 30, kTop = 20, kBottom = 60;
 
-constexpr const char* kStyle =
+constexpr const char* kPageStyle =
     R"(body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:70em;padding:0 1em;color:#222;background:#fff}
 table{border-collapse:collapse;margin:1em 0;font-variant-numeric:tabular-nums}
 th,td{padding:.25em .7em;text-align:right;border-bottom:1px solid #ddd}
@@ -191,7 +191,7 @@ std::string html_table(const EvaluationReport& report) {
 
 std::string EvaluationReport::to_html() const {
   std::string html = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>" + escaped_markup(title) +
-                     "</title>\n<style>\n" + kStyle + "\n</style>\n</head>\n<body>\n<h1>" + escaped_markup(title) +
+                     "</title>\n<style>\n" + kPageStyle + "\n</style>\n</head>\n<body>\n<h1>" + escaped_markup(title) +
                      "</h1>\n<p>";
   bool first = true;
   for (const auto& [key, value] : conditions.items()) {

@@ -114,8 +114,9 @@ const std::vector<Column>& columns() {
 }
 
 // The picture has a panel for each case, with a bar for each server. Sizes are in pixels.
-constexpr double kWidth = 860, kLabels = 300, kNumbers = 150, kTop = 12, kTitle = 34, kBar = 18, kGap = 6, kPanelGap = 18;
-constexpr const char* kStyle =
+constexpr double kBarsWidth = 860, kLabels = 300, kNumbers = 150, kBarsTop = 12, kTitle = 34, kBar = 18, kGap = 6,
+                 kPanelGap = 18;
+constexpr const char* kBarsStyle =
     "text{font:13px system-ui,sans-serif;fill:#222}.title{font-weight:600}.bar{fill:#2a6fdb}.reference{fill:#8fb3ee}"
     "@media(prefers-color-scheme:dark){text{fill:#ddd}}";
 
@@ -123,7 +124,7 @@ const char* plotted_key(const Json& row) { return row.contains("delay") ? "delay
 
 std::string bar(const Json& row, bool reference, double greatest, double y) {
   const double value = row.value(plotted_key(row), 0.0);
-  const double length = greatest > 0 ? (kWidth - kLabels - kNumbers) * value / greatest : 0;
+  const double length = greatest > 0 ? (kBarsWidth - kLabels - kNumbers) * value / greatest : 0;
   const double middle = y + kBar / 2 + 4.5;
   std::string svg = formatted("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">", kLabels - 10, middle) +
                     escaped_markup(row.at("server").get_ref<const std::string&>()) + "</text>";
@@ -151,7 +152,8 @@ void add_panel(std::span<const Json> rows, std::string* svg, double* y) {
     title += formatted(", %.0f MB of KV cache", bytes * 1e-6);
   }
   title += fairness ? ": time to first token, relative to the request alone" : ": tokens per second";
-  *svg += formatted("<text class=\"title\" x=\"%.1f\" y=\"%.1f\">", kTop, *y + 18) + escaped_markup(title) + "</text>\n";
+  *svg += formatted("<text class=\"title\" x=\"%.1f\" y=\"%.1f\">", kBarsTop, *y + 18) + escaped_markup(title) +
+          "</text>\n";
   *y += kTitle;
   for (size_t i = 0; i < rows.size(); ++i, *y += kBar + kGap) *svg += bar(rows[i], i == 0, greatest, *y);
   *y += kPanelGap;
@@ -204,15 +206,16 @@ std::string ServingReport::to_table() const {
 
 std::string ServingReport::to_svg() const {
   std::string panels;
-  double y = kTop;
+  double y = kBarsTop;
   for (size_t first = 0; first < rows.size();) {
     size_t end = first + 1;
     while (end < rows.size() && rows[end].at("case") == rows[first].at("case")) ++end;
     add_panel(std::span(rows).subspan(first, end - first), &panels, &y);
     first = end;
   }
-  return formatted("<svg viewBox=\"0 0 %.0f %.0f\" xmlns=\"http://www.w3.org/2000/svg\" role=\"img\">\n", kWidth, y) +
-         "<title>Goodput at fixed cache memory</title>\n<style>" + kStyle + "</style>\n" + panels + "</svg>\n";
+  return formatted("<svg viewBox=\"0 0 %.0f %.0f\" xmlns=\"http://www.w3.org/2000/svg\" role=\"img\">\n", kBarsWidth,
+                   y) +
+         "<title>Goodput at fixed cache memory</title>\n<style>" + kBarsStyle + "</style>\n" + panels + "</svg>\n";
 }
 
 }  // namespace smartkv

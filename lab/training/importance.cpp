@@ -7,20 +7,20 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kQueries = 256;  // queries of one block
+constexpr int64_t kImportanceQueries = 256;  // queries of one block
 constexpr double kLeastLook = 1e-6;  // added to an importance before the logarithm
 
 // Computes causal attention in blocks of queries. Returns [n_heads, length, head_dim]. Raises `looks`, f32 [n_heads,
 // n], to the most attention that queries from `from` on pay to each of the first n tokens.
-torch::Tensor watch(const AttentionInputs& inputs, int64_t n, int64_t from, torch::Tensor looks) {
+torch::Tensor watch_looks(const AttentionInputs& inputs, int64_t n, int64_t from, torch::Tensor looks) {
   const torch::Tensor q = inputs.q[0], k = inputs.k[0], v = inputs.v[0];
   const int64_t group = q.size(0) / k.size(0), length = q.size(1);
   const float scale = 1.0f / std::sqrt(static_cast<float>(q.size(2)));
   torch::Tensor mixed = torch::empty_like(q);
   for (int64_t head = 0; head < q.size(0); ++head) {
     const torch::Tensor queries = q[head].to(torch::kFloat32) * scale, keys = k[head / group].to(torch::kFloat32);
-    for (int64_t first = 0; first < length; first += kQueries) {
-      const int64_t end = std::min(length, first + kQueries);
+    for (int64_t first = 0; first < length; first += kImportanceQueries) {
+      const int64_t end = std::min(length, first + kImportanceQueries);
       const torch::Tensor p = causal_probabilities(queries, keys, first, end);
       mixed[head].slice(0, first, end) = torch::matmul(p.to(v.dtype()), v[head / group].slice(0, 0, end));
       if (end <= from) continue;
@@ -53,7 +53,7 @@ std::vector<ImportanceFit::Observed> ImportanceFit::observe_layers(const TorchLl
   std::vector<Observed> layers;
   model.hidden(torch::tensor(tokens).unsqueeze(0), [&](int64_t layer, const AttentionInputs& inputs) {
     const torch::Tensor looks = torch::zeros({config_.n_heads, n});
-    const torch::Tensor mixed = watch(inputs, n, n, looks);
+    const torch::Tensor mixed = watch_looks(inputs, n, n, looks);
     const torch::Tensor keys = inputs.k_before_rope[0].slice(1, 0, n).to(torch::kFloat32);
     const torch::Tensor values = inputs.v[0].slice(1, 0, n).to(torch::kFloat32);
     // Weigh by what a head adds to the residual stream if it attends to one token only.

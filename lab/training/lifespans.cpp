@@ -8,7 +8,7 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kQueries = 256;  // queries of one block; bounds memory at group x 256 x length probabilities
+constexpr int64_t kLifespanQueries = 256;  // queries of one block; bounds memory at group x 256 x length probabilities
 constexpr int64_t kColumnsPerTask = 512;
 
 // Observations of one KV head, per token.
@@ -19,7 +19,7 @@ struct Watched {
 
 // Adds the queries [first, first + queries), which see `seen` tokens. `p` is f32 [group, queries, seen]: their
 // probabilities.
-void watch(const torch::Tensor& p, int64_t first, const LifespanOptions& options, Watched& watched) {
+void watch_rest(const torch::Tensor& p, int64_t first, const LifespanOptions& options, Watched& watched) {
   const torch::Tensor strongest = p.amax(0);  // [queries, seen]: the maximum over the group's heads
   const int64_t queries = p.size(1), seen = p.size(2);
   const float* data = strongest.const_data_ptr<float>();
@@ -52,12 +52,12 @@ torch::Tensor observe_attention(const AttentionInputs& inputs, const LifespanOpt
     const torch::Tensor heads = q.slice(0, head * group, (head + 1) * group).to(torch::kFloat32) * scale;
     const torch::Tensor keys = k[head].to(torch::kFloat32), values = v[head];
     Watched watched{std::vector<float>(static_cast<size_t>(length)), layer.lifespans[head].data_ptr<int32_t>()};
-    for (int64_t first = (length - 1) / kQueries * kQueries; first >= 0; first -= kQueries) {
-      const int64_t end = std::min(length, first + kQueries);
+    for (int64_t first = (length - 1) / kLifespanQueries * kLifespanQueries; first >= 0; first -= kLifespanQueries) {
+      const int64_t end = std::min(length, first + kLifespanQueries);
       const torch::Tensor p = causal_probabilities(heads, keys, first, end);
       mixed.slice(0, head * group, (head + 1) * group).slice(1, first, end) =
           torch::matmul(p.to(values.dtype()), values.slice(0, 0, end));
-      watch(p, first, options, watched);
+      watch_rest(p, first, options, watched);
       for (int64_t i = first; every > 0 && i < end; ++i) {
         if ((i + 1) % every == 0) layer.sampled[head][i / every].slice(0, 0, end).copy_(p.select(1, i - first).mean(0));
       }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kAnswersAtOnce = 32;
 
-struct Options {
+struct DraftOptions {
   std::filesystem::path model, prompts, held_out, text, valid, data, out;
   int64_t answers = 2, answer_tokens = 256, windows = 256, valid_windows = 16, context = 512;
   double temperature = 0.7;
@@ -34,8 +34,8 @@ void keep_freed_memory() {
   mallopt(M_TOP_PAD, 64 << 20);
 }
 
-Options parse(const nlohmann::json& json) {
-  Options options;
+DraftOptions parse_draft_options(const nlohmann::json& json) {
+  DraftOptions options;
   options.model = json.at("model").get<std::string>();
   options.out = json.at("out").get<std::string>();
   const std::pair<const char*, std::filesystem::path*> paths[] = {{"prompts", &options.prompts},
@@ -78,7 +78,7 @@ void check_layers(int64_t n_layers, std::vector<int64_t>* layers) {
 }
 
 // Returns the command line that repeats the training, with file names instead of paths.
-std::string command(const Options& options) {
+std::string draft_command(const DraftOptions& options) {
   std::ostringstream line;
   const auto file = [&](const char* flag, const std::filesystem::path& path) {
     if (!path.empty()) line << ' ' << flag << ' ' << path.filename().string();
@@ -144,7 +144,7 @@ std::vector<T> split_off(std::vector<T>* all, const char* option) {
 // Collects the data that a draft learns from.
 class Collector {
  public:
-  Collector(const Weights& weights, const Options& options, const TrainingEvent& event)
+  Collector(const Weights& weights, const DraftOptions& options, const TrainingEvent& event)
       : options_(options),
         event_(event),
         tokenizer_(load_tokenizer(weights, options.model)),
@@ -193,7 +193,7 @@ class Collector {
     return sequences;
   }
 
-  const Options& options_;
+  const DraftOptions& options_;
   const TrainingEvent& event_;
   std::unique_ptr<Tokenizer> tokenizer_;
   ChatTemplateFiles templates_;
@@ -206,7 +206,7 @@ int64_t positions(const std::vector<TaughtSequence>& set) {
   return n;
 }
 
-nlohmann::ordered_json to_json(const DraftQuality& quality) {
+nlohmann::ordered_json draft_json(const DraftQuality& quality) {
   return {{"agreement", quality.agreement},
           {"tokens_per_pass", quality.tokens_per_pass},
           {"overlap", quality.overlap},
@@ -237,15 +237,15 @@ DraftReport train_draft(const Weights& target, const DraftData& data, const Draf
   report.answers = measure(data.held_answers);
   report.windows = measure(data.held_windows);
   std::map<std::string, std::string> metadata = notes;
-  metadata["quality_answers"] = to_json(report.answers).dump();
-  metadata["quality_text"] = to_json(report.windows).dump();
+  metadata["quality_answers"] = draft_json(report.answers).dump();
+  metadata["quality_text"] = draft_json(report.windows).dump();
   write_draft_weights(file, target.config(), static_cast<int64_t>(options.layers.size()), network.output_tokens(),
                       network.tensors(), metadata);
   return report;
 }
 
 nlohmann::ordered_json train_draft(const nlohmann::json& json, const TrainingEvent& event) {
-  Options options = parse(json);
+  DraftOptions options = parse_draft_options(json);
   const auto started = std::chrono::steady_clock::now();
   torch::set_num_threads(options.threads);
   keep_freed_memory();
@@ -259,14 +259,14 @@ nlohmann::ordered_json train_draft(const nlohmann::json& json, const TrainingEve
     if (!options.data.empty()) save_draft_data(options.data, data);
   }
   const DraftReport report =
-      train_draft(*weights, data, options.training, options.out, {{"command", command(options)}}, event);
+      train_draft(*weights, data, options.training, options.out, {{"command", draft_command(options)}}, event);
   return {{"model", weights->config().name},
-          {"command", command(options)},
+          {"command", draft_command(options)},
           {"answers", data.answers.size()},
           {"windows", data.windows.size()},
           {"trained_on", report.trained_on},
-          {"held_out_answers", {{"before", to_json(report.answers_before)}, {"after", to_json(report.answers)}}},
-          {"held_out_text", {{"before", to_json(report.windows_before)}, {"after", to_json(report.windows)}}},
+          {"held_out_answers", {{"before", draft_json(report.answers_before)}, {"after", draft_json(report.answers)}}},
+          {"held_out_text", {{"before", draft_json(report.windows_before)}, {"after", draft_json(report.windows)}}},
           {"file", options.out.string()},
           {"bytes", std::filesystem::file_size(options.out)},
           {"seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count()}};

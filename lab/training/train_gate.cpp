@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kRepeatSeeds = 1 << 16;
 constexpr int64_t kSampledEvery = 64;  // attention is compared for every 64th held-out query
 
-struct Options {
+struct GateOptions {
   std::filesystem::path model, text, valid, out;
   std::filesystem::path lifespans_of;  // gates whose first heads are taken over; empty to train them
   int64_t windows = 24, valid_windows = 2, context = 4096, facts = 12, threads = 0;
@@ -28,8 +28,8 @@ struct Options {
   GateTrainingOptions training;
 };
 
-Options parse(const nlohmann::json& json) {
-  Options options;
+GateOptions parse_gate_options(const nlohmann::json& json) {
+  GateOptions options;
   options.model = json.at("model").get<std::string>();
   options.text = json.at("text").get<std::string>();
   options.out = json.at("out").get<std::string>();
@@ -55,7 +55,7 @@ Options parse(const nlohmann::json& json) {
 }
 
 // Returns the command line that repeats the training, with file names instead of paths.
-std::string command(const Options& options) {
+std::string gate_command(const GateOptions& options) {
   std::string line =
       "smartkv train-gate --model " + options.model.filename().string() + " --text " + options.text.filename().string();
   if (!options.valid.empty()) line += " --valid " + options.valid.filename().string();
@@ -80,7 +80,7 @@ struct Samples {
   std::vector<torch::Tensor> keys, lifespans;  // one tensor per window
 };
 
-nlohmann::ordered_json to_json(const GateQuality& quality) {
+nlohmann::ordered_json gate_json(const GateQuality& quality) {
   return {{"loss", quality.loss},
           {"recall", quality.recall},
           {"specificity", quality.specificity},
@@ -138,13 +138,14 @@ TrainedGate train_gate(const TorchLlama& model, const TokenWindows& training, co
 namespace {
 
 // Hides `facts` facts in each window. Window i uses seed first_seed + i; equal seeds give equal facts.
-void hide_in_all(const Tokenizer& tokenizer, const Options& options, int64_t facts, uint64_t first_seed, TokenWindows* windows) {
+void hide_in_all(const Tokenizer& tokenizer, const GateOptions& options, int64_t facts, uint64_t first_seed,
+                 TokenWindows* windows) {
   for (size_t i = 0; facts > 0 && i < windows->size(); ++i) {
     (*windows)[i] = hide_facts(tokenizer, (*windows)[i], facts, options.training.fit.seed << 32 | (first_seed + i));
   }
 }
 
-TrainedGate train_lifespans(const Options& options, const TorchLlama& model, const Tokenizer& tokenizer,
+TrainedGate train_lifespans(const GateOptions& options, const TorchLlama& model, const Tokenizer& tokenizer,
                             const TrainingEvent& event) {
   TokenWindows training, held_out;
   if (options.valid.empty()) {
@@ -160,7 +161,7 @@ TrainedGate train_lifespans(const Options& options, const TorchLlama& model, con
 }
 
 // Trains the second head of each layer. Returns the share of the held-out labels' variance that the heads explain.
-double train_importance(const Options& options, const TorchLlama& model, const Tokenizer& tokenizer,
+double train_importance(const GateOptions& options, const TorchLlama& model, const Tokenizer& tokenizer,
                         std::vector<GateLayer>* layers, const TrainingEvent& event) {
   const bool same_text = options.valid.empty();
   TokenWindows windows = read_windows(options.text, tokenizer, options.repeat_context, options.repeat_windows + (same_text ? 1 : 0));
@@ -184,7 +185,7 @@ double train_importance(const Options& options, const TorchLlama& model, const T
 }  // namespace
 
 nlohmann::ordered_json train_gate(const nlohmann::json& json, const TrainingEvent& event) {
-  const Options options = parse(json);
+  const GateOptions options = parse_gate_options(json);
   const auto started = std::chrono::steady_clock::now();
   torch::set_num_threads(static_cast<int>(options.threads > 0 ? options.threads : available_cores()));
   const std::unique_ptr<Weights> weights = Weights::open(options.model);
@@ -193,11 +194,12 @@ nlohmann::ordered_json train_gate(const nlohmann::json& json, const TrainingEven
   const torch::Dtype dtype = cpu_product_dtype();
   const std::string dtype_name = dtype == torch::kFloat32 ? "f32" : "bf16";
   const TorchLlama model(*weights, dtype);
-  nlohmann::ordered_json report = {{"model", model.config().name}, {"command", command(options)}, {"dtype", dtype_name}};
+  nlohmann::ordered_json report = {
+      {"model", model.config().name}, {"command", gate_command(options)}, {"dtype", dtype_name}};
   const std::filesystem::path& held_out_text = options.valid.empty() ? options.text : options.valid;
   std::map<std::string, std::string> notes = {{"text", options.text.filename().string()},
                                               {"held_out", held_out_text.filename().string()},
-                                              {"command", command(options)},
+                                              {"command", gate_command(options)},
                                               {"dtype", dtype_name}};
   std::vector<GateLayer> layers;
   if (options.lifespans_of.empty()) {
@@ -208,10 +210,10 @@ nlohmann::ordered_json train_gate(const nlohmann::json& json, const TrainingEven
     GateQuality mean;
     for (const GateQuality& quality : gate.quality) {
       mean += quality / static_cast<double>(gate.quality.size());
-      report["layers"].push_back(to_json(quality));
+      report["layers"].push_back(gate_json(quality));
     }
-    report["mean"] = to_json(mean);
-    notes["quality"] = to_json(mean).dump();
+    report["mean"] = gate_json(mean);
+    notes["quality"] = gate_json(mean).dump();
   } else {
     layers = read_gate_layers(options.lifespans_of, model.config(), identity);
     notes.merge(gate_notes(options.lifespans_of, "lifespans_"));

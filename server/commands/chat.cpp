@@ -26,7 +26,7 @@ Ctrl-C stops the current answer. At the prompt it drops the typed text.
 A question may be pasted, with its line breaks.
 )";
 
-struct Arguments {
+struct ChatArguments {
   std::unique_ptr<OptionFlags> options;
   std::unique_ptr<SamplingFlags> sampling;
   std::string system;
@@ -34,7 +34,7 @@ struct Arguments {
 
 class ChatSession {
  public:
-  ChatSession(Engine& engine, const openai::ServedModel& model, const Arguments& arguments, Signals& signals)
+  ChatSession(Engine& engine, const openai::ServedModel& model, const ChatArguments& arguments, Signals& signals)
       : engine_(engine), model_(model), sampling_(arguments.sampling->body()), signals_(signals) {
     reset(arguments.system);
   }
@@ -172,7 +172,7 @@ class ChatSession {
   bool failed_ = false;
 };
 
-int chat(const Arguments& arguments) {
+int chat(const ChatArguments& arguments) {
   const ServerOptions options = arguments.options->resolve();
   Signals signals({SIGINT});
   const auto engine = load_engine(options, signals);
@@ -183,7 +183,7 @@ int chat(const Arguments& arguments) {
   return ChatSession(*engine, model, arguments, signals).run();
 }
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kChatExamples = R"(Examples:
   smartkv chat --config configs/default.json
   smartkv chat --model model.gguf --system "Answer in one sentence." --temperature 0.7
   echo "What is the capital of France? Answer in one sentence." | smartkv chat --config configs/default.json)";
@@ -191,11 +191,11 @@ constexpr const char* kExamples = R"(Examples:
 }  // namespace
 
 std::function<int()> setup_chat(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ChatArguments>();
   app.add_option("--system", arguments->system, "System message");
   arguments->sampling = std::make_unique<SamplingFlags>(app, 512);
   arguments->options = std::make_unique<OptionFlags>(app, false);
-  app.footer(kExamples);
+  app.footer(kChatExamples);
   return [arguments] { return chat(*arguments); };
 }
 

@@ -20,7 +20,7 @@ namespace smartkv {
 
 namespace {
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kProgramExamples = R"(Examples:
   smartkv serve --config configs/default.json
   smartkv serve --model model.gguf --host 0.0.0.0 --port 8000 --api-key secret
   smartkv health --port 8000
@@ -148,7 +148,7 @@ int run_command_line(int argc, const char* const* argv) {
   CLI::App app("SmartKV serves LLaMA-family models with a KV-cache policy per request.", "smartkv");
   app.set_version_flag("--version", std::string(kVersion));
   app.require_subcommand(1);
-  app.footer(kExamples);
+  app.footer(kProgramExamples);
   std::function<int()> chosen;
   std::vector<std::string> names;
   for (const Command& command : commands()) {

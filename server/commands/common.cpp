@@ -33,7 +33,7 @@ bool is_list(const Option& option) {
   return std::holds_alternative<std::vector<std::string>*>(option.field(options));
 }
 
-std::string joined(const std::vector<std::string>& texts) {
+std::string comma_separated(const std::vector<std::string>& texts) {
   std::string all;
   for (const std::string& text : texts) all += (all.empty() ? "" : ",") + text;
   return all;
@@ -128,7 +128,7 @@ ServerOptions OptionFlags::resolve_without_model() const {
     const auto given = given_.find(std::string(option.name));
     if (given == given_.end() || given->second.empty()) continue;
     if (is_list(option)) {
-      set_option_text(option, joined(given->second), "command line", &options);
+      set_option_text(option, comma_separated(given->second), "command line", &options);
       continue;
     }
     for (const std::string& text : given->second) set_option_text(option, text, "command line", &options);

@@ -14,7 +14,7 @@ namespace smartkv {
 
 namespace {
 
-std::string joined(const std::vector<std::string>& words) {
+std::string space_separated(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
   return text;
@@ -87,13 +87,13 @@ std::string bash_script(const CLI::App& app) {
       words.push_back(word.name);
       const std::string pattern = "'" + command->get_name() + " " + word.name + "'";
       if (!word.values.empty()) {
-        values += "    " + pattern + ") words='" + joined(word.values) + "' ;;\n";
+        values += "    " + pattern + ") words='" + space_separated(word.values) + "' ;;\n";
       } else if (word.takes_value) {
         files += (files.empty() ? "" : "|") + pattern;
       }
     }
     if (!files.empty()) values += "    " + files + ") words= ;;\n";
-    cases += "    " + command->get_name() + ") words='" + joined(words) + "' ;;\n";
+    cases += "    " + command->get_name() + ") words='" + space_separated(words) + "' ;;\n";
   }
   return R"(# Completions of smartkv for bash: source <(smartkv completions bash)
 _smartkv() {
@@ -109,7 +109,7 @@ _smartkv() {
     before=${word%%=*} start=${word%%=*}= word=${word#*=}
   fi
   case $command in
-    '') words=')" + joined(names) + R"( --help --version' ;;
+    '') words=')" + space_separated(names) + R"( --help --version' ;;
 )" + cases + R"(  esac
   case "$command $before" in
 )" + values + R"(  esac
@@ -146,12 +146,13 @@ std::string zsh_script(const CLI::App& app) {
     cases += "    " + command->get_name() + ")\n      _arguments \\\n";
     for (const Word& word : words_of(*command)) {
       if (!word.name.starts_with("--")) continue;
-      const std::string action = word.values.empty() ? "_files" : "(" + joined(word.values) + ")";
+      const std::string action = word.values.empty() ? "_files" : "(" + space_separated(word.values) + ")";
       cases += "        '" + word.name + "[" + zsh_quoted(word.help, "[]:\\") + "]" + (word.takes_value ? ":value:" + action : "") + "' \\\n";
     }
     std::vector<std::string> parts;
     for (const CLI::App* part : commands_of(*command)) parts.push_back(part->get_name());
-    cases += parts.empty() ? "        '*:file:_files' ;;\n" : "        '1:part:(" + joined(parts) + ")' '*:file:_files' ;;\n";
+    cases += parts.empty() ? "        '*:file:_files' ;;\n"
+                           : "        '1:part:(" + space_separated(parts) + ")' '*:file:_files' ;;\n";
   }
   return "#compdef smartkv\n# Completions of smartkv for zsh: smartkv completions zsh > \"${fpath[1]}/_smartkv\"\n"
          "_smartkv() {\n  local -a commands=(\n" + names + "  )\n"
@@ -178,7 +179,7 @@ std::string fish_script(const CLI::App& app) {
     script += "complete -c smartkv -n __fish_use_subcommand -f -a " + command->get_name() + " -d " + fish_quoted(command->get_description()) + "\n";
     const std::string within = "complete -c smartkv -n '__fish_seen_subcommand_from " + command->get_name() + "'";
     for (const Word& word : words_of(*command)) {
-      const std::string values = word.values.empty() ? "" : " -f -a " + fish_quoted(joined(word.values));
+      const std::string values = word.values.empty() ? "" : " -f -a " + fish_quoted(space_separated(word.values));
       if (!word.name.starts_with("--")) {
         script += within + " -a " + word.name + " -d " + fish_quoted(word.help) + "\n";
         if (!values.empty()) script += "complete -c smartkv -n '__fish_seen_subcommand_from " + word.name + "'" + values + "\n";

@@ -40,7 +40,7 @@ void check_sampling(const ServerOptions& options, const RunCheck& run) {
 }
 
 // Reports every error for which serve would refuse the file.
-int check(const std::string& file) {
+int check_file(const std::string& file) {
   ServerOptions options;
   ErrorList errors;
   errors.collect([&] { read_config_file(file, &options); });
@@ -70,7 +70,7 @@ int show_presets(const std::string& name) {
   return kOk;
 }
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kConfigExamples = R"(Examples:
   smartkv config check my.json
   smartkv config preset low_memory > my.json
   smartkv config schema > smartkv.schema.json
@@ -86,11 +86,11 @@ std::function<int()> setup_config(CLI::App& app) {
   };
   auto arguments = std::make_shared<Arguments>();
   app.require_subcommand(1);
-  app.footer(kExamples);
+  app.footer(kConfigExamples);
   CLI::App* check_app = app.add_subcommand(
       "check", "Check a config file without loading the model. The parameters of policies are not checked");
   check_app->add_option("file", arguments->file, "Config file")->required();
-  check_app->callback([a = arguments.get()] { a->chosen = [a] { return check(a->file); }; });
+  check_app->callback([a = arguments.get()] { a->chosen = [a] { return check_file(a->file); }; });
   CLI::App* preset_app = app.add_subcommand("preset", "Print the names of all presets, or the contents of one");
   preset_app->add_option("name", arguments->preset, "Preset: " + preset_names());
   preset_app->callback([a = arguments.get()] { a->chosen = [a] { return show_presets(a->preset); }; });

@@ -14,7 +14,7 @@ namespace {
 
 using openai::Json;
 
-struct Arguments {
+struct GenerateArguments {
   std::unique_ptr<OptionFlags> options;
   std::unique_ptr<SamplingFlags> sampling;
   std::string prompt;
@@ -30,7 +30,7 @@ std::string read_prompt(const std::string& argument) {
 }
 
 // Returns the request that a client of the HTTP API would send, so that both use the same checks.
-openai::ApiRequest make_request(const Arguments& arguments, const openai::ServedModel& model) {
+openai::ApiRequest make_request(const GenerateArguments& arguments, const openai::ServedModel& model) {
   Json body = arguments.sampling->body();
   const std::string prompt = read_prompt(arguments.prompt);
   if (arguments.raw || (!arguments.chat && model.engine.chat_template() == nullptr)) {
@@ -44,7 +44,7 @@ openai::ApiRequest make_request(const Arguments& arguments, const openai::Served
   return parse_chat(openai::dump(body), model);
 }
 
-int generate(const Arguments& arguments) {
+int generate(const GenerateArguments& arguments) {
   const ServerOptions options = arguments.options->resolve();
   Signals signals({SIGINT, SIGTERM});
   const auto engine = load_engine(options, signals);
@@ -71,7 +71,7 @@ int generate(const Arguments& arguments) {
   return kOk;
 }
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kGenerateExamples = R"(Examples:
   smartkv generate --config configs/default.json --prompt "What is the capital of France? Answer in one sentence."
   smartkv generate --model model.gguf --raw --prompt "Once upon a time" --max-tokens 64 --temperature 0
   smartkv generate --model model.gguf --speculative ngram --show-drafts --prompt "Repeat this text: ..."
@@ -80,7 +80,7 @@ constexpr const char* kExamples = R"(Examples:
 }  // namespace
 
 std::function<int()> setup_generate(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<GenerateArguments>();
   app.add_option("-p,--prompt", arguments->prompt, "The prompt; - reads it from standard input")->required();
   app.add_option("--system", arguments->system, "System message");
   auto* chat = app.add_flag("--chat", arguments->chat,
@@ -94,7 +94,7 @@ std::function<int()> setup_generate(CLI::App& app) {
       ->excludes(json);
   arguments->sampling = std::make_unique<SamplingFlags>(app, 256);
   arguments->options = std::make_unique<OptionFlags>(app, false);
-  app.footer(kExamples);
+  app.footer(kGenerateExamples);
   return [arguments] { return generate(*arguments); };
 }
 

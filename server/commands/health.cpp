@@ -12,7 +12,7 @@
 namespace smartkv {
 namespace {
 
-struct Arguments {
+struct HealthArguments {
   std::unique_ptr<OptionFlags> flags;
   bool live = false;
   double timeout_s = 4;
@@ -25,7 +25,7 @@ std::string reachable(const std::string& host) {
   return host.find(':') == std::string::npos ? host : "[" + host + "]";
 }
 
-int health(const Arguments& arguments) {
+int health(const HealthArguments& arguments) {
   http::HttpOptions options;
   try {
     options = arguments.flags->resolve_without_model().http;
@@ -59,7 +59,7 @@ int health(const Arguments& arguments) {
   return kRuntimeError;
 }
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kHealthExamples = R"(Examples:
   smartkv health
   smartkv health --live --port 8000
   SMARTKV_TLS_CERT=cert.pem SMARTKV_TLS_KEY=key.pem smartkv health
@@ -71,12 +71,12 @@ line is wrong.)";
 }  // namespace
 
 std::function<int()> setup_health(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<HealthArguments>();
   arguments->flags = std::make_unique<OptionFlags>(app, true);
   app.add_flag("--live", arguments->live, "Ask whether the process works (liveness) instead of whether it is ready");
   // No type_name() here: require_finite_numbers() recognizes numbers by the default one.
   app.add_option("--timeout", arguments->timeout_s, "Seconds to wait for an answer")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
-  app.footer(kExamples);
+  app.footer(kHealthExamples);
   return [arguments] { return health(*arguments); };
 }
 

@@ -65,12 +65,12 @@ nlohmann::ordered_json describe(const std::filesystem::path& path) {
 }
 
 // Prints the members of an object line by line. Nested objects are indented below their key.
-void print_table(const nlohmann::ordered_json& json, int indent, std::ostream& out) {
+void print_description(const nlohmann::ordered_json& json, int indent, std::ostream& out) {
   for (const auto& [key, value] : json.items()) {
     out << std::string(static_cast<size_t>(indent), ' ') << std::left << std::setw(28 - indent) << key;
     if (value.is_object()) {
       out << '\n';
-      print_table(value, indent + 2, out);
+      print_description(value, indent + 2, out);
     } else {
       out << (value.is_string() ? value.get<std::string>() : value.dump()) << '\n';
     }
@@ -84,7 +84,7 @@ int inspect(const std::filesystem::path& model, bool json, std::ostream& out) {
   if (json) {
     out << description.dump(2) << '\n';
   } else {
-    print_table(description, 0, out);
+    print_description(description, 0, out);
   }
   return 0;
 }

@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Arguments {
+struct PlanArguments {
   std::string memory;
   ModelOptions model;  // only path, dtype and weights are used
   int64_t prefill_chunk = EngineOptions().prefill_chunk, context = 0, concurrency = 1;
@@ -67,7 +67,7 @@ MemoryPlan plan_of(const std::string& name, const PolicyContext& context, const 
   return plan;
 }
 
-Fit fit(const Weights& all, int64_t devices, const Arguments& arguments) {
+Fit fit(const Weights& all, int64_t devices, const PlanArguments& arguments) {
   ModelOptions options = arguments.model;
   if (devices > 1 || options.dtype == DataType::kF16) options.backend = Backend::kTorch;
   check_model_options(options);
@@ -92,7 +92,7 @@ Fit fit(const Weights& all, int64_t devices, const Arguments& arguments) {
 }
 
 // Returns for each plan the smallest number of devices on which it fits, or 0 if there is none.
-std::vector<int64_t> least_devices(const Weights& weights, const Fit& on_one, const Arguments& arguments) {
+std::vector<int64_t> least_devices(const Weights& weights, const Fit& on_one, const PlanArguments& arguments) {
   std::vector<int64_t> least;
   for (const MemoryPlan& plan : on_one.plans) least.push_back(plan.problem.empty() ? 1 : 0);
   for (int64_t devices = 2; std::find(least.begin(), least.end(), 0) != least.end(); ++devices) {
@@ -114,7 +114,8 @@ std::string mebibytes(int64_t bytes) {
   return text.str();
 }
 
-void print_table(const ModelConfig& config, const Fit& fit, const std::vector<int64_t>& devices, const Arguments& arguments) {
+void print_plan(const ModelConfig& config, const Fit& fit, const std::vector<int64_t>& devices,
+                const PlanArguments& arguments) {
   const Budget& budget = fit.budget;
   std::cout << config.name << ": " << mebibytes(budget.weights) << " of weights, " << mebibytes(budget.working)
             << " of working memory; " << mebibytes(budget.kv_cache()) << " of " << mebibytes(budget.memory)
@@ -140,13 +141,13 @@ void print_table(const ModelConfig& config, const Fit& fit, const std::vector<in
   }
 }
 
-int plan(const Arguments& arguments) {
+int plan(const PlanArguments& arguments) {
   const std::unique_ptr<Weights> weights = Weights::open(arguments.model.path);
   const ModelConfig& config = weights->config();
   const Fit on_one = fit(*weights, 1, arguments);
   const std::vector<int64_t> devices = least_devices(*weights, on_one, arguments);
   if (!arguments.json) {
-    print_table(config, on_one, devices, arguments);
+    print_plan(config, on_one, devices, arguments);
     return kOk;
   }
   Json rows = Json::array();
@@ -171,8 +172,8 @@ int plan(const Arguments& arguments) {
 }  // namespace
 
 std::function<int()> setup_plan(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
-  Arguments& a = *arguments;
+  auto arguments = std::make_shared<PlanArguments>();
+  PlanArguments& a = *arguments;
   app.add_option("--model", a.model.path, "GGUF file or Hugging Face folder, which is not loaded")
       ->required()->type_name("FILE");
   app.add_option("--context", a.context, "Tokens of each sequence, prompt and output together")

@@ -14,7 +14,7 @@
 namespace smartkv {
 namespace {
 
-struct Arguments {
+struct QuantizeArguments {
   std::string in, out;
   WeightFormat weights = WeightFormat::kInt8;
   int threads = 0;
@@ -27,7 +27,7 @@ double gibibytes(const Weights& weights) {
   return bytes / (1 << 30);
 }
 
-int quantize(const Arguments& arguments) {
+int quantize(const QuantizeArguments& arguments) {
   ThreadPool pool(arguments.threads > 0 ? arguments.threads : available_cores());
   const bool terminal = ::isatty(STDERR_FILENO) != 0;
   const auto start = std::chrono::steady_clock::now();
@@ -44,7 +44,8 @@ int quantize(const Arguments& arguments) {
   return kOk;
 }
 
-constexpr const char* kExamples = R"(A GGUF file becomes a GGUF file, a folder becomes a folder; --model accepts both.
+constexpr const char* kQuantizeExamples =
+    R"(A GGUF file becomes a GGUF file, a folder becomes a folder; --model accepts both.
 The output is served with these weights unless --weights says otherwise, and answers like the original with --weights
 int4 or int8.
 The command refuses to write a file that is not smaller, and to quantize tensors that are already quantized. Serve such
@@ -56,7 +57,7 @@ Examples:
 }  // namespace
 
 std::function<int()> setup_quantize(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<QuantizeArguments>();
   app.add_option("in", arguments->in, "GGUF file or Hugging Face folder")->required();
   app.add_option("out", arguments->out, "File or folder to write")->required();
   add_enum_flag(app, "--weights", arguments->weights, "Storage of the weights",
@@ -66,7 +67,7 @@ std::function<int()> setup_quantize(CLI::App& app) {
       ->check(CLI::Range(0, 64))->capture_default_str();
   app.add_flag("--force", arguments->force,
                "Write the file even if it is not smaller, or if tensors are quantized a second time");
-  app.footer(kExamples);
+  app.footer(kQuantizeExamples);
   return [arguments] { return quantize(*arguments); };
 }
 

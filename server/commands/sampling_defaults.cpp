@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Throws ConfigError unless a request could have this value.
-void check(const std::string& where, const SamplingField& row, const Json& value) {
+void check_value(const std::string& where, const SamplingField& row, const Json& value) {
   const std::string name(row.name);
   const Json body = {{name, value}};
   openai::FieldReader fields(body, &openai::body_schema(openai::Body::kCompletions));
@@ -35,7 +35,7 @@ Json of_option(const nlohmann::json& option) {
     names += (names.empty() ? "" : ", ") + std::string(row.name);
     const auto value = option.find(row.name);
     if (value == option.end()) continue;
-    check("sampling", row, *value);
+    check_value("sampling", row, *value);
     result[std::string(row.name)] = *value;
   }
   for (const auto& [key, value] : option.items()) {
@@ -60,7 +60,7 @@ Json of_folder(const std::filesystem::path& file) {
   for (const SamplingField& row : kSamplingFields) {
     const auto value = config.find(row.name);
     if (row.gguf.empty() || value == config.end() || value->is_null()) continue;
-    check(file.string(), row, *value);
+    check_value(file.string(), row, *value);
     result[std::string(row.name)] = *value;
   }
   if (draws(config, file)) return result;
@@ -81,7 +81,7 @@ Json of_gguf(const std::filesystem::path& file) {
       value = *number;
     }
     if (value.is_null()) continue;
-    check(file.string(), row, value);
+    check_value(file.string(), row, value);
     result[std::string(row.name)] = value;
   }
   return result;

@@ -95,7 +95,7 @@ int serve(const ServerOptions& options) {
   return engine->lost().empty() ? kOk : kRuntimeError;
 }
 
-constexpr const char* kExamples = R"(Examples:
+constexpr const char* kServeExamples = R"(Examples:
   smartkv serve --config configs/default.json
   smartkv serve --preset low_memory --model model.gguf
   smartkv serve --model model.gguf --max-sequences 16 --kv-cache-bytes 2GiB
@@ -116,7 +116,7 @@ std::function<int()> setup_serve(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   arguments->flags = std::make_unique<OptionFlags>(app, true);
   app.add_flag("--print-config", arguments->print_config, "Print the effective config (without the API key) and exit");
-  app.footer(kExamples);
+  app.footer(kServeExamples);
   return [arguments] {
     if (arguments->print_config) {
       std::cout << config_text(arguments->flags->resolve_without_model());

@@ -1,14 +1,13 @@
 #include "server/http/metrics.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <fstream>
 #include <sstream>
 
 #include "cache/policy.h"
 #include "engine/log.h"
+#include "engine/system_resources.h"
 
 namespace smartkv::http {
 
@@ -81,13 +80,6 @@ class TextBuilder {
   std::string model_label_;
   std::ostringstream out_;
 };
-
-int64_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  int64_t size = 0, resident = 0;
-  statm >> size >> resident;
-  return resident * ::sysconf(_SC_PAGESIZE);
-}
 
 double cpu_seconds() {
   rusage usage{};

@@ -37,12 +37,6 @@ bool is_token(std::string_view text) {
   });
 }
 
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == text.npos) return "";
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
-
 // Returns whether a comma-separated list of tokens, as in the Connection field, contains `token` (in lower case).
 bool lists(std::string_view value, std::string_view token) {
   while (!value.empty()) {

@@ -12,6 +12,7 @@
 namespace smartkv::http {
 
 std::string lower(std::string_view text);  // returns `text` with its ASCII letters in lower case
+std::string_view trimmed(std::string_view text);  // returns `text` without the spaces and tabs around it
 
 struct RequestLimits {
   int64_t head_bytes = 64 << 10;  // request line and header fields together; a larger head is a 431

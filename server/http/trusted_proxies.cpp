@@ -5,16 +5,13 @@
 #include <algorithm>
 #include <charconv>
 
+#include "server/http/request_reader.h"
+
 namespace smartkv::http {
 
 namespace {
 
 constexpr std::array<uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-
-std::string_view trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  return first == text.npos ? "" : text.substr(first, text.find_last_not_of(" \t") + 1 - first);
-}
 
 // Returns the address without the port that some proxies add: "1.2.3.4:5" and "[::1]:5".
 std::string_view host_of(std::string_view text) {

@@ -9,7 +9,7 @@ namespace {
 // OpenAI's replacement for log(0), which JSON cannot express.
 constexpr float kLowest = -9999.0f;
 
-Json number(float logprob) { return std::max(logprob, kLowest); }
+Json bounded(float logprob) { return std::max(logprob, kLowest); }
 
 Json byte_list(const std::string& bytes) {
   Json list = Json::array();
@@ -19,7 +19,7 @@ Json byte_list(const std::string& bytes) {
 
 Json scored(const Tokenizer& tokenizer, TokenId token, float logprob) {
   return {{"token", token_text(tokenizer, token)},
-          {"logprob", number(logprob)},
+          {"logprob", bounded(logprob)},
           {"bytes", byte_list(tokenizer.token_bytes(token))}};
 }
 
@@ -95,10 +95,10 @@ void LegacyLogprobs::add(const TokenLogprob& logprob) {
   Json top = Json::object();
   for (const auto& [token, value] : logprob.top) {
     // If two tokens have the same text, the likelier one counts. It comes first, and emplace() keeps it.
-    top.emplace(token_text(tokenizer_, token), number(value));
+    top.emplace(token_text(tokenizer_, token), bounded(value));
   }
-  top.emplace(token_text(tokenizer_, logprob.token), number(logprob.logprob));
-  add_token(logprob.token, number(logprob.logprob), std::move(top));
+  top.emplace(token_text(tokenizer_, logprob.token), bounded(logprob.logprob));
+  add_token(logprob.token, bounded(logprob.logprob), std::move(top));
 }
 
 void LegacyLogprobs::add_unscored(TokenId token) { add_token(token, nullptr, nullptr); }

@@ -14,11 +14,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Result = LooseCallReader::Result;
 
-constexpr std::string_view kSpace = " \t\r\n", kFence = "```";
+constexpr std::string_view kFence = "```";
 constexpr size_t kMostLanguage = 16, kMostDepth = 64;
 constexpr std::array<std::string_view, 6> kFirstKeys = {"name", "arguments", "parameters", "type", "id", "function"};
 
-size_t skip_space(std::string_view text, size_t at) { return std::min(text.find_first_not_of(kSpace, at), text.size()); }
+size_t skip_space(std::string_view text, size_t at) {
+  return std::min(text.find_first_not_of(kBlanks, at), text.size());
+}
 
 // Returns whether `rest` begins with `expected`, or ends before the two differ.
 bool agree(std::string_view rest, std::string_view expected) {
@@ -59,7 +61,7 @@ std::string_view member_text(std::string_view object, std::string_view key) {
     const bool closes = c == '}' || c == ']';
     if (closes) --depth;
     if ((c == ',' && depth == 1) || depth == 0) {
-      if (is_value && name == key) return object.substr(start, object.find_last_not_of(kSpace, i - 1) + 1 - start);
+      if (is_value && name == key) return object.substr(start, object.find_last_not_of(kBlanks, i - 1) + 1 - start);
       is_value = false;
     }
   }

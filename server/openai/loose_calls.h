@@ -9,6 +9,8 @@
 
 namespace smartkv::openai {
 
+inline constexpr std::string_view kBlanks = " \t\r\n";
+
 struct LooseCall {
   std::string name;
   std::string arguments;  // JSON text of an object, as the model wrote it

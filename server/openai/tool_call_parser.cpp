@@ -8,7 +8,6 @@ namespace smartkv::openai {
 namespace {
 
 constexpr std::string_view kHermesStart = "<tool_call>", kMistralStart = "[TOOL_CALLS]";
-constexpr std::string_view kSpace = " \t\r\n";
 
 // Reads the beginning of a call, `{"name": "f", "arguments": `, from a text that may be cut anywhere.
 class HeadReader {
@@ -27,7 +26,7 @@ class HeadReader {
 
  private:
   void skip() {
-    while (at_ < text_.size() && kSpace.find(text_[at_]) != kSpace.npos) ++at_;
+    while (at_ < text_.size() && kBlanks.find(text_[at_]) != kBlanks.npos) ++at_;
   }
   bool literal(std::string_view expected) {
     skip();
@@ -82,7 +81,7 @@ std::vector<AnswerPiece> ToolCallParser::flush() {
   std::vector<AnswerPiece> pieces;
   held_.insert(0, opening_);
   opening_.clear();
-  if (state_ == State::kTail || (calls_ > 0 && held_.find_first_not_of(kSpace) == held_.npos)) held_.clear();
+  if (state_ == State::kTail || (calls_ > 0 && held_.find_first_not_of(kBlanks) == held_.npos)) held_.clear();
   add_text(held_.size(), &pieces);
   return pieces;
 }
@@ -115,7 +114,9 @@ void ToolCallParser::add_text(size_t bytes, std::vector<AnswerPiece>* pieces) {
   held_.erase(0, bytes);
 }
 
-size_t ToolCallParser::behind_text(size_t end) const { return end == 0 ? 0 : held_.find_last_not_of(kSpace, end - 1) + 1; }
+size_t ToolCallParser::behind_text(size_t end) const {
+  return end == 0 ? 0 : held_.find_last_not_of(kBlanks, end - 1) + 1;
+}
 
 // Decides at the start of an answer whether it consists of calls or is text, in forms in which it cannot be both. It is
 // calls only if a grammar or the marker of the form ensures that.
@@ -124,7 +125,7 @@ bool ToolCallParser::find_start(std::vector<AnswerPiece>*) {
     state_ = State::kText;
     return true;
   }
-  const size_t first = held_.find_first_not_of(kSpace);
+  const size_t first = held_.find_first_not_of(kBlanks);
   if (first == held_.npos) return false;
   const std::string_view rest = std::string_view(held_).substr(first);
   if (form_ == ToolForm::kMistral && rest.substr(0, kMistralStart.size()) == kMistralStart.substr(0, rest.size()) && rest.size() > 1) {
@@ -135,11 +136,11 @@ bool ToolCallParser::find_start(std::vector<AnswerPiece>*) {
   }
   if (form_ == ToolForm::kMistral && rest.size() == 1 && rest[0] == '[') return false;
   if (constrained_ && rest[0] == '[' && form_ != ToolForm::kLlama3) {
-    if (rest.find_first_not_of(kSpace, 1) == rest.npos) return false;
+    if (rest.find_first_not_of(kBlanks, 1) == rest.npos) return false;
     opening_ = held_.substr(0, first + 1);
     held_.erase(0, first + 1);
   }
-  state_ = constrained_ && held_.find('{') == held_.find_first_not_of(kSpace) ? State::kHead : State::kText;
+  state_ = constrained_ && held_.find('{') == held_.find_first_not_of(kBlanks) ? State::kHead : State::kText;
   if (state_ == State::kText) held_.insert(0, opening_), opening_.clear();
   return true;
 }
@@ -168,7 +169,7 @@ bool ToolCallParser::find_in_text(std::vector<AnswerPiece>* pieces) {
         return true;
       }
     }
-    line_start = c == '\n' || (line_start && kSpace.find(c) != kSpace.npos);
+    line_start = c == '\n' || (line_start && kBlanks.find(c) != kBlanks.npos);
   }
   add_text(behind_text(held_.size()), pieces);  // white space is held back, because it is dropped before a call
   return false;

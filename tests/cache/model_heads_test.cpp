@@ -19,7 +19,7 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kLayers = 2, kDim = 64, kGroup = 2, kPrompt = 500, kEnd = 900;
+constexpr int64_t kLayers = 2, kModelDim = 64, kGroup = 2, kPrompt = 500, kEnd = 900;
 
 // The data that the ranks, which are threads here, exchange, and where they wait for each other.
 struct Meeting {
@@ -61,14 +61,14 @@ struct Rank {
 // Runs a prompt and then decodes. Forks the cache at the first pass at or after token `forked_at` and keeps the fork to
 // the end. With a null `meeting`, one rank has all heads.
 Rank run(const nlohmann::json& spec, int64_t all_heads, Meeting* meeting, int64_t rank, int64_t forked_at) {
-  CacheShape whole{kLayers, all_heads, kDim, kernels::KvType::kF32}, shape = whole;
+  CacheShape whole{kLayers, all_heads, kModelDim, kernels::KvType::kF32}, shape = whole;
   const std::shared_ptr<ThreadHeads> heads = meeting == nullptr ? nullptr : std::make_shared<ThreadHeads>(meeting, rank);
   if (heads != nullptr) shape.n_kv_heads = heads->of_rank(rank);
   const auto pool = PagePool::create(shape);
   PolicyContext context{shape, pool};
   context.rope = [](int64_t position, float* cos, float* sin) {
-    for (int64_t i = 0; i < kDim / 2; ++i) {
-      const float angle = static_cast<float>(position) * std::pow(1e-4f, static_cast<float>(2 * i) / kDim);
+    for (int64_t i = 0; i < kModelDim / 2; ++i) {
+      const float angle = static_cast<float>(position) * std::pow(1e-4f, static_cast<float>(2 * i) / kModelDim);
       cos[i] = std::cos(angle);
       sin[i] = std::sin(angle);
     }

@@ -17,13 +17,13 @@ namespace {
 using nlohmann::json;
 using Outputs = std::vector<std::vector<float>>;
 
-constexpr int64_t kHeads = 9;
+constexpr int64_t kShadowHeads = 9;
 
 class Shadow : public testing::Test {
  protected:
   std::unique_ptr<KvCachePolicy> policy(const json& spec) { return make_policy({shape_, pool_, &threads_}, spec); }
   Outputs run(SequenceCache* cache, int64_t end, int64_t chunk) {
-    return CacheDriver(shape_, kHeads, &threads_).run(cache, end, chunk);
+    return CacheDriver(shape_, kShadowHeads, &threads_).run(cache, end, chunk);
   }
   // Returns the details that shadow mode reports after `end` tokens.
   std::map<std::string, double> details(const json& spec, int64_t end, int64_t prompt = 1, int64_t chunk = 64) {
@@ -73,7 +73,7 @@ TEST_F(Shadow, IsTheDistanceOfTheOutputs) {
   const auto full = policy(nullptr), compressed = policy("k4v4");
   const auto full_cache = full->new_sequence(1), cache = compressed->new_sequence(1);
   const Outputs expected = run(full_cache.get(), 400, 64), found = run(cache.get(), 400, 64);
-  const auto width = static_cast<size_t>(kHeads * shape_.head_dim);
+  const auto width = static_cast<size_t>(kShadowHeads * shape_.head_dim);
   std::vector<double> layers(2, 0.0);
   double most = 0;
   for (size_t t = 24; t < 400; t += 25) {
@@ -157,7 +157,7 @@ TEST_F(Shadow, FollowsForksAndDroppedTokens) {
   const auto made = policy({{"policy", "k4v4"}, {"shadow", 0.1}});
   const auto cache = made->new_sequence(1);
   run(cache.get(), 300, 64);
-  CacheDriver(shape_, kHeads, &threads_).pass(cache.get(), 5, 77);  // no sample falls on these
+  CacheDriver(shape_, kShadowHeads, &threads_).pass(cache.get(), 5, 77);  // no sample falls on these
   cache->truncate(300);
   const auto fork = cache->fork();
   run(fork.get(), 400, 64);

@@ -16,7 +16,7 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kTokens = 1500;
+constexpr int64_t kTierTokens = 1500;
 
 class Tiers : public testing::Test {
  protected:
@@ -26,7 +26,7 @@ class Tiers : public testing::Test {
       std::fill_n(sin, 32, 0.0f);
     };
   }
-  std::unique_ptr<SequenceCache> filled(const nlohmann::json& spec, int64_t tokens = kTokens) {
+  std::unique_ptr<SequenceCache> filled(const nlohmann::json& spec, int64_t tokens = kTierTokens) {
     policies_.push_back(make_policy(context_, spec));
     auto cache = policies_.back()->new_sequence(tokens / 2);
     CacheDriver(shape_, 4, &pool_).run(cache.get(), tokens, 256);
@@ -51,10 +51,10 @@ TEST_F(Tiers, HaveNames) {
 
 TEST_F(Tiers, AFullCacheIsExact) {
   const auto cache = filled("full");
-  EXPECT_EQ(tokens_of(*cache)[kExactTier], kTokens);
+  EXPECT_EQ(tokens_of(*cache)[kExactTier], kTierTokens);
   const auto spans = tier_spans(*cache, shape_, 0, 256);
   ASSERT_EQ(spans.size(), 1u);
-  EXPECT_EQ(spans[0].end, kTokens);
+  EXPECT_EQ(spans[0].end, kTierTokens);
   EXPECT_EQ(spans[0].shares[kExactTier], 1);
 }
 
@@ -62,8 +62,8 @@ TEST_F(Tiers, CodesCountByTheirWidth) {
   const auto cache = filled("k4v4");
   const TierShares tokens = tokens_of(*cache);
   EXPECT_EQ(tokens[8], 64);  // the page with the sinks
-  EXPECT_GT(tokens[4], kTokens / 2);
-  EXPECT_EQ(tokens[4] + tokens[8] + tokens[kExactTier], kTokens);
+  EXPECT_GT(tokens[4], kTierTokens / 2);
+  EXPECT_EQ(tokens[4] + tokens[8] + tokens[kExactTier], kTierTokens);
   const auto spans = tier_spans(*cache, shape_, 1, 256);
   ASSERT_EQ(spans.size(), 3u);  // sinks, quantized pages, the tail
   EXPECT_EQ(spans[0].shares[8], 1);
@@ -75,7 +75,7 @@ TEST_F(Tiers, WhatNothingStandsForIsEvicted) {
   const auto cache = filled({{"policy", "streaming"}, {"tokens", 256}});
   const TierShares tokens = tokens_of(*cache);
   EXPECT_EQ(tokens[kExactTier], static_cast<double>(cache->stats().tokens_kept));
-  EXPECT_EQ(tokens[kExactTier] + tokens[kEvictedTier], kTokens);
+  EXPECT_EQ(tokens[kExactTier] + tokens[kEvictedTier], kTierTokens);
   const auto spans = tier_spans(*cache, shape_, 0, 256);
   ASSERT_EQ(spans.front().first, 0);
   EXPECT_GT(spans.front().shares[kExactTier], 0);  // sinks
@@ -86,18 +86,18 @@ TEST_F(Tiers, WhatNothingStandsForIsEvicted) {
 TEST_F(Tiers, SummariesStandForAllThatTheyTook) {
   const auto cache = filled({{"policy", "block_summary"}, {"tokens", 448}, {"window", 64}});
   const TierShares tokens = tokens_of(*cache);
-  EXPECT_GT(tokens[kSummarisedTier], kTokens / 4);
-  EXPECT_NEAR(tokens[kEvictedTier], 0, 0.01 * kTokens);
-  EXPECT_NEAR(sum(tokens), kTokens, 1e-6 * kTokens);
+  EXPECT_GT(tokens[kSummarisedTier], kTierTokens / 4);
+  EXPECT_NEAR(tokens[kEvictedTier], 0, 0.01 * kTierTokens);
+  EXPECT_NEAR(sum(tokens), kTierTokens, 1e-6 * kTierTokens);
 }
 
 TEST_F(Tiers, OfIndexedPagesTheRowsCount) {
   const double first = kernels::kPageTokens;  // the sinks' page is exact, as is the tail
   const TierShares exact = tokens_of(*filled("sparse"));
-  EXPECT_EQ(exact[kExactTier], kTokens);
+  EXPECT_EQ(exact[kExactTier], kTierTokens);
   for (const auto& [kept, bits] : {std::pair{"k8v8", 8}, {"k4v4", 4}}) {
     const TierShares tokens = tokens_of(*filled({{"policy", "sparse"}, {"kept", kept}}));
-    EXPECT_EQ(tokens[static_cast<size_t>(bits)] + tokens[kExactTier], kTokens) << kept;
+    EXPECT_EQ(tokens[static_cast<size_t>(bits)] + tokens[kExactTier], kTierTokens) << kept;
     EXPECT_LE(tokens[kExactTier], first + 2 * kernels::kPageTokens) << kept;
   }
 }
@@ -116,10 +116,11 @@ TEST_F(Tiers, SpansCoverTheSequenceAndAreFew) {
       for (size_t tier = 0; tier < kTiers; ++tier) total[tier] += span.shares[tier] * static_cast<double>(span.end - span.first);
       at = span.end;
     }
-    EXPECT_EQ(at, kTokens) << spec;
+    EXPECT_EQ(at, kTierTokens) << spec;
     const CacheShape one_layer{1, shape_.n_kv_heads, shape_.head_dim, shape_.type};
     const TierShares counted = tier_use(*cache, one_layer).tokens;
-    for (size_t tier = 0; tier < kTiers; ++tier) EXPECT_NEAR(total[tier], counted[tier], 1e-6 * kTokens) << spec << ' ' << tier_name(tier);
+    for (size_t tier = 0; tier < kTiers; ++tier)
+      EXPECT_NEAR(total[tier], counted[tier], 1e-6 * kTierTokens) << spec << ' ' << tier_name(tier);
   }
 }
 
@@ -128,7 +129,7 @@ TEST_F(Tiers, BytesAreThoseOfThePages) {
     return std::ceil(tokens / kernels::kPageTokens) * static_cast<double>(kernels::kPageTokens * shape_.bytes_per_token());
   };
   const TierUse full = tier_use(*filled("full"), shape_);
-  EXPECT_EQ(full.bytes[kExactTier], dense(kTokens));
+  EXPECT_EQ(full.bytes[kExactTier], dense(kTierTokens));
   EXPECT_EQ(sum(full.bytes), full.bytes[kExactTier]);
 
   const TierUse codes = tier_use(*filled("k4v4"), shape_);

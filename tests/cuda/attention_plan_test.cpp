@@ -14,7 +14,9 @@
 namespace smartkv::kernels::cuda {
 namespace {
 
-QuantizedLayout uniform(int64_t dim, int bits) { return {uniform_runs(dim, bits), uniform_runs(kPageTokens, bits)}; }
+QuantizedLayout even_layout(int64_t dim, int bits) {
+  return {uniform_runs(dim, bits), uniform_runs(kPageTokens, bits)};
+}
 
 // Returns class `c` of the plan of one task.
 ItemClass planned(const Sequence& sequence, int64_t n, size_t c) {
@@ -66,7 +68,7 @@ TEST(CudaAttentionPlan, SharedMemoryIsAsDocumented) {
   EXPECT_EQ(few(128, {std::nullopt}, 0), 82944);
   const size_t expected[] = {67584, 43008, 33792, 30720};
   for (size_t i = 0; i < kCodeBits.size(); ++i) {
-    EXPECT_EQ(few(128, {uniform(128, kCodeBits[i])}, 1), expected[i]) << kCodeBits[i];
+    EXPECT_EQ(few(128, {even_layout(128, kCodeBits[i])}, 1), expected[i]) << kCodeBits[i];
   }
   const Sequence prompt({4, 1, 128}, KvType::kBf16, 9 * kPageTokens, 1);
   const ItemClass many = planned(prompt, 64, 2);

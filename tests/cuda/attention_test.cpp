@@ -15,7 +15,7 @@
 namespace smartkv::kernels {
 namespace {
 
-QuantizedLayout uniform(int64_t dim, int k_bits, int v_bits) {
+QuantizedLayout uniform_layout(int64_t dim, int k_bits, int v_bits) {
   return {uniform_runs(dim, k_bits), uniform_runs(kPageTokens, v_bits)};
 }
 
@@ -88,8 +88,9 @@ TEST_P(CudaAttention, ReadsNothingPastTheTokens) {
 
 TEST_P(CudaAttention, EveryWidthEqualsTheDefinition) {
   for (const int64_t dim : {32, 64, 80, 128}) {
-    std::vector<QuantizedLayout> layouts = {mixed(dim), uniform(dim, 8, 2), uniform(dim, 2, 8), with_dropped_columns(dim)};
-    for (const int bits : kCodeBits) layouts.push_back(uniform(dim, bits, bits));
+    std::vector<QuantizedLayout> layouts = {mixed(dim), uniform_layout(dim, 8, 2), uniform_layout(dim, 2, 8),
+                                            with_dropped_columns(dim)};
+    for (const int bits : kCodeBits) layouts.push_back(uniform_layout(dim, bits, bits));
     for (size_t i = 0; i < layouts.size(); ++i) {
       for (const Bias bias : {Bias::kNone, Bias::kSome}) {
         const Sequence sequence({3, 1, dim}, KvType::kBf16, 4 * kPageTokens + kDenseTail, i, {layouts[i]}, bias);
@@ -103,7 +104,8 @@ TEST_P(CudaAttention, EveryGroupOfHeadsAndMixOfFormatsEqualsTheDefinition) {
   for (const Shape shape : {Shape{2, 2, 128}, Shape{4, 1, 64}, Shape{3, 1, 192}, Shape{2, 1, 96}, Shape{5, 1, 64}, Shape{6, 1, 64},
                             Shape{7, 1, 64}, Shape{16, 2, 64}, Shape{20, 1, 64}, Shape{70, 1, 64}}) {
     const int64_t dim = shape.head_dim;
-    const PageFormats formats = {std::nullopt, mixed(dim), uniform(dim, 4, 4), std::nullopt, uniform(dim, 8, 3)};
+    const PageFormats formats = {std::nullopt, mixed(dim), uniform_layout(dim, 4, 4), std::nullopt,
+                                 uniform_layout(dim, 8, 3)};
     for (const auto& [tokens, n] : {std::pair<int64_t, int64_t>{64, 1}, {300, 2}, {365, 23}}) {
       const Bias bias = n == 2 ? Bias::kSome : Bias::kNone;
       const Sequence sequence(shape, KvType::kBf16, tokens, static_cast<uint64_t>(tokens), formats, bias);
@@ -116,13 +118,19 @@ TEST_P(CudaAttention, EveryGroupOfHeadsAndMixOfFormatsEqualsTheDefinition) {
 // The context is cut at fixed segments. Partial results must merge, whether blocks have few or many rows, and with
 // pages of both sizes of shared memory.
 TEST_P(CudaAttention, PartsOfTheContextMerge) {
-  const PageFormats formats = {std::nullopt,          uniform(64, 4, 4), uniform(64, 4, 4), uniform(64, 2, 2),
-                               uniform(64, 4, 4),     mixed(64),         uniform(64, 3, 3), uniform(64, 4, 2),
-                               uniform(64, 4, 4)};
+  const PageFormats formats = {std::nullopt,
+                               uniform_layout(64, 4, 4),
+                               uniform_layout(64, 4, 4),
+                               uniform_layout(64, 2, 2),
+                               uniform_layout(64, 4, 4),
+                               mixed(64),
+                               uniform_layout(64, 3, 3),
+                               uniform_layout(64, 4, 2),
+                               uniform_layout(64, 4, 4)};
   const Sequence sequence({4, 2, 64}, KvType::kBf16, 1701, 1, formats, Bias::kSome);
   expect_definition(sequence, 1, "one query");
   expect_definition(sequence, 8, "a block of few rows");
-  const Sequence coded({2, 1, 64}, KvType::kBf16, 1500, 2, {uniform(64, 4, 4)});
+  const Sequence coded({2, 1, 64}, KvType::kBf16, 1500, 2, {uniform_layout(64, 4, 4)});
   expect_definition(coded, 1, "pages of codes alone");
   const Sequence prompt({2, 1, 64}, KvType::kBf16, 65 * kPageTokens + 3, 3);
   expect_definition(prompt, 40, "a block of many rows");
@@ -130,7 +138,7 @@ TEST_P(CudaAttention, PartsOfTheContextMerge) {
 
 TEST_P(CudaAttention, EqualsTheCpu) {
   ThreadPool pool(1);
-  const PageFormats formats = {uniform(128, 4, 4), std::nullopt, mixed(128)};
+  const PageFormats formats = {uniform_layout(128, 4, 4), std::nullopt, mixed(128)};
   const Sequence sequence({8, 2, 128}, KvType::kBf16, 600, 4, formats, Bias::kSome);
   for (const int64_t n : {1, 20}) {
     const std::vector<uint8_t> cpu = run_attention(pool, sequence, n), out = run_cuda(sequence, n);
@@ -145,7 +153,7 @@ TEST_P(CudaAttention, EqualsTheCpu) {
 TEST_P(CudaAttention, AHeadPassesOverThePagesOfOthers) {
   const Shape shape{6, 3, 64};
   constexpr int64_t kHeads = 3, kQueries = 5, kPages = 11;
-  for (const PageFormats& formats : {PageFormats{std::nullopt}, PageFormats{uniform(64, 4, 4)}}) {
+  for (const PageFormats& formats : {PageFormats{std::nullopt}, PageFormats{uniform_layout(64, 4, 4)}}) {
     const Sequence sequence(shape, KvType::kBf16, kPages * kPageTokens + 30, 5, formats);
     std::vector<KvSegment> together(sequence.segments.begin(), sequence.segments.begin() + 2);
     std::vector<std::vector<KvSegment>> of_head(kHeads, together);
@@ -170,7 +178,7 @@ TEST_P(CudaAttention, AHeadPassesOverThePagesOfOthers) {
 }
 
 TEST_P(CudaAttention, ATasksBitsDependOnItsOwnSegmentsOnly) {
-  const PageFormats formats = {mixed(64), std::nullopt, uniform(64, 3, 2), uniform(64, 4, 8)};
+  const PageFormats formats = {mixed(64), std::nullopt, uniform_layout(64, 3, 2), uniform_layout(64, 4, 8)};
   const Sequence sequence({6, 2, 64}, KvType::kBf16, 900, 7, formats), other({6, 2, 64}, KvType::kBf16, 333, 8, formats);
   const size_t row = 6 * 64 * 2;
   std::vector<uint8_t> a(row), b(9 * row), c(row);
@@ -189,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(Orders, CudaAttention, kOrders, name_of_order);
 
 // The order in which threads run between two barriers must not change a bit.
 TEST(CudaAttentionOrder, DecidesNoBit) {
-  const PageFormats formats = {mixed(64), std::nullopt, uniform(64, 4, 4)};
+  const PageFormats formats = {mixed(64), std::nullopt, uniform_layout(64, 4, 4)};
   const Sequence sequence({6, 2, 64}, KvType::kBf16, 900, 7, formats, Bias::kSome);
   for (const int64_t n : {1, 30}) {
     set_order(Order::kForward);
@@ -240,7 +248,7 @@ TEST(CudaAttentionChecks, RefusesWhatItCannotRun) {
   KvSegment segment;
   segment.format = KvSegment::Format::kQuantized;
   segment.tokens = 63;
-  segment.quantized = uniform(64, 4, 4);
+  segment.quantized = uniform_layout(64, 4, 4);
   AttentionTask task;
   task.n = 1;
   task.segments = {&segment, 1};

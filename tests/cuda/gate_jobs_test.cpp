@@ -14,10 +14,8 @@
 #include "kernels/pending_results.h"
 #include "tests/cuda/test_layer.h"
 
-namespace smartkv {
+namespace smartkv::kernels {
 namespace {
-
-using namespace kernels;
 
 class CudaGateJobs : public DeviceComparison {
  protected:
@@ -119,4 +117,4 @@ TEST(CudaGates, AreThoseOfTheirBackendAndShape) {
 INSTANTIATE_TEST_SUITE_P(Orders, CudaGateJobs, kOrders, name_of_order);
 
 }  // namespace
-}  // namespace smartkv
+}  // namespace smartkv::kernels

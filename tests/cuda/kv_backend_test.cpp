@@ -17,10 +17,10 @@
 namespace smartkv::kernels {
 namespace {
 
-constexpr int64_t kHeads = 2, kDim = 64, kHalf = kDim * kPageTokens * 2, kBytes = 2 * kHeads * kHalf;
+constexpr int64_t kPageHeads = 2, kPageDim = 64, kHalf = kPageDim * kPageTokens * 2, kBytes = 2 * kPageHeads * kHalf;
 constexpr KvType kType = KvType::kBf16;
-const QuantizedLayout kWide{uniform_runs(kDim, 8), uniform_runs(kPageTokens, 8)};
-const QuantizedLayout kNarrow{uniform_runs(kDim, 4), uniform_runs(kPageTokens, 3)};
+const QuantizedLayout kWide{uniform_runs(kPageDim, 8), uniform_runs(kPageTokens, 8)};
+const QuantizedLayout kNarrow{uniform_runs(kPageDim, 4), uniform_runs(kPageTokens, 3)};
 
 // A set of pages on one backend.
 class Pages {
@@ -47,19 +47,20 @@ class Pages {
     codes.format = KvSegment::Format::kQuantized;
     codes.tokens = kPageTokens;
     codes.k = page(i);
-    codes.head_stride = quantized_offsets(layout, kDim).total;
+    codes.head_stride = quantized_offsets(layout, kPageDim).total;
     codes.quantized = layout;
     return codes;
   }
   // Writes one token. rows: K, then V of its KV heads. REQUIRES: they stay valid until they are written.
   void write(size_t i, int64_t slot, const std::vector<float>& rows) {
-    constexpr int64_t kWidth = kHeads * kDim;
-    backend->write(kType, kHeads, kDim, {rows.data(), rows.data() + kWidth, 2 * kWidth, slot, 1, page(i), page(i) + kHalf, 2 * kHalf});
+    constexpr int64_t kWidth = kPageHeads * kPageDim;
+    backend->write(kType, kPageHeads, kPageDim,
+                   {rows.data(), rows.data() + kWidth, 2 * kWidth, slot, 1, page(i), page(i) + kHalf, 2 * kHalf});
   }
   // Uploads random rows for fill(), unless they are there. Waits for the backend, which fill() with such rows does not.
   void add_rows(uint32_t seed) {
     if (rows_.contains(seed)) return;
-    const std::vector<float> values = random_values(2 * kHeads * kPageTokens * kDim, seed);
+    const std::vector<float> values = random_values(2 * kPageHeads * kPageTokens * kPageDim, seed);
     const size_t bytes = values.size() * sizeof(float);
     rows_[seed] = std::make_unique<PageMemory>(backend, bytes);
     backend->upload(values.data(), bytes, rows_[seed]->data());
@@ -69,20 +70,21 @@ class Pages {
     add_rows(seed);
     auto* k = reinterpret_cast<float*>(rows_.find(seed)->second->data());
     std::vector<TokenMove> moves;
-    for (int64_t row = 0; row < kHeads * kPageTokens; ++row, k += 2 * kDim) {
-      moves.push_back({{k, k + kDim, TokenPlace::kRow}, place(i, row / kPageTokens, row % kPageTokens)});
+    for (int64_t row = 0; row < kPageHeads * kPageTokens; ++row, k += 2 * kPageDim) {
+      moves.push_back({{k, k + kPageDim, TokenPlace::kRow}, place(i, row / kPageTokens, row % kPageTokens)});
     }
-    backend->move(kType, kDim, moves);
+    backend->move(kType, kPageDim, moves);
   }
   // Encodes page `from`, with its tokens in the order of slots.
   void encode(size_t from, size_t to, const QuantizedLayout& layout) {
     std::vector<TokenPlace> places;
-    for (int64_t row = 0; row < kHeads * kPageTokens; ++row) places.push_back(place(from, row / kPageTokens, row % kPageTokens));
+    for (int64_t row = 0; row < kPageHeads * kPageTokens; ++row)
+      places.push_back(place(from, row / kPageTokens, row % kPageTokens));
     encode({places}, to, layout);
   }
   void encode(const PageSource& source, size_t to, const QuantizedLayout& layout) {
-    const PageEncode job{source, kHeads, layout, nullptr, page(to), quantized_offsets(layout, kDim).total};
-    backend->encode(kType, kDim, {&job, 1});
+    const PageEncode job{source, kPageHeads, layout, nullptr, page(to), quantized_offsets(layout, kPageDim).total};
+    backend->encode(kType, kPageDim, {&job, 1});
   }
   std::string bytes(size_t i) {
     std::string all(pages_[i]->size(), '\0');
@@ -94,10 +96,13 @@ class Pages {
 
  private:
   std::vector<std::unique_ptr<PageMemory>> pages_;
-  std::map<uint32_t, std::unique_ptr<PageMemory>> rows_;  // By seed: f32 [kHeads, kPageTokens, 2, kDim], K and V.
+  std::map<uint32_t, std::unique_ptr<PageMemory>>
+      rows_;  // By seed: f32 [kPageHeads, kPageTokens, 2, kPageDim], K and V.
 };
 
-size_t coded_bytes(const QuantizedLayout& layout) { return static_cast<size_t>(kHeads * quantized_offsets(layout, kDim).total); }
+size_t encoded_bytes(const QuantizedLayout& layout) {
+  return static_cast<size_t>(kPageHeads * quantized_offsets(layout, kPageDim).total);
+}
 
 class DeviceJobs : public OrderTest {
  protected:
@@ -139,7 +144,7 @@ TEST_P(DeviceJobs, AttentionIsTheSameOverPagesOfTheHost) {
       pages->add(kBytes);
       pages->fill(i, static_cast<uint32_t>(i));
     }
-    pages->add(coded_bytes(kWide));
+    pages->add(encoded_bytes(kWide));
     pages->encode(1, 3, kWide);
   }
   EXPECT_TRUE(device->prefetches());
@@ -148,11 +153,11 @@ TEST_P(DeviceJobs, AttentionIsTheSameOverPagesOfTheHost) {
     const KvSegment codes = pages.coded_segment(3, kWide);
     return std::vector<KvSegment>{pages.segment(0), codes, pages.segment(2)};
   };
-  const AttentionShape shape{2 * kHeads, kHeads, kDim, 0.125f, kType};
-  const std::vector<float> q = random_values(2 * kHeads * kDim, 9);
+  const AttentionShape shape{2 * kPageHeads, kPageHeads, kPageDim, 0.125f, kType};
+  const std::vector<float> q = random_values(2 * kPageHeads * kPageDim, 9);
   const auto attend = [&](std::span<const KvSegment> segments) {
     std::vector<uint16_t> out(q.size());
-    const AttentionTask task{q.data(), 2 * kHeads * kDim, 1, segments, out.data()};
+    const AttentionTask task{q.data(), 2 * kPageHeads * kPageDim, 1, segments, out.data()};
     device->attention(shape, {&task, 1});
     return out;
   };
@@ -173,7 +178,7 @@ TEST_P(DeviceJobs, AttentionIsTheSameOverPagesOfTheHost) {
   EXPECT_NE(filled, expected);
   EXPECT_EQ(attend(far), filled);
   device->prefetch(far);
-  const std::vector<float> rows = random_values(2 * kHeads * kDim, 10);
+  const std::vector<float> rows = random_values(2 * kPageHeads * kPageDim, 10);
   for (Pages* const pages : {&own, &away}) pages->write(0, 5, rows);
   const std::vector<uint16_t> written = attend(far);
   EXPECT_NE(written, filled);
@@ -187,7 +192,7 @@ TEST_P(DeviceJobs, AttentionIsTheSameOverPagesOfTheHost) {
 }
 
 TEST_P(DeviceJobs, SeeRowsThatWereAppliedBefore) {
-  const std::vector<float> rows = random_values(2 * kHeads * kDim, 4);
+  const std::vector<float> rows = random_values(2 * kPageHeads * kPageDim, 4);
   compare(2, [&](Pages& pages) {
     pages.add(kBytes);
     pages.add(kBytes);
@@ -204,20 +209,20 @@ TEST_P(DeviceJobs, TakeEffectInTheirOrder) {
   std::vector<std::vector<float>> read;
   compare(5, [&](Pages& pages) {
     for (int i = 0; i < 3; ++i) pages.add(kBytes);
-    pages.add(coded_bytes(kWide));
-    pages.add(coded_bytes(kNarrow));
+    pages.add(encoded_bytes(kWide));
+    pages.add(encoded_bytes(kNarrow));
     for (const uint32_t seed : {1, 2, 3}) pages.add_rows(seed);
     pages.fill(0, 1);
     const PageCopy copy{pages.page(0), pages.page(1), kBytes};
     pages.backend->copy({&copy, 1});
-    std::vector<float>& values = read.emplace_back(static_cast<size_t>(3 * kPageTokens * kDim));
-    constexpr int64_t kHead = kPageTokens * kDim;
+    std::vector<float>& values = read.emplace_back(static_cast<size_t>(3 * kPageTokens * kPageDim));
+    constexpr int64_t kHead = kPageTokens * kPageDim;
     const PageRead reads[] = {{pages.segment(0), 1, 1, 3, 1, values.data(), nullptr, 0},
                               {pages.segment(1), 0, 2, 0, kPageTokens, nullptr, values.data() + kHead, kHead}};
-    pages.backend->read(kType, kDim, reads);
+    pages.backend->read(kType, kPageDim, reads);
     pages.fill(0, 2);
     const TokenMove moves[] = {{pages.place(1, 0, 5), pages.place(0, 1, 63)}, {pages.place(1, 1, 6), pages.place(0, 0, 2)}};
-    pages.backend->move(kType, kDim, moves);
+    pages.backend->move(kType, kPageDim, moves);
     pages.encode(0, 3, kWide);
     pages.fill(0, 3);
     const KvSegment codes = pages.coded_segment(3, kWide);
@@ -263,14 +268,14 @@ TEST_P(DeviceJobs, CallsOfManyThreadsAreAllDone) {
     const auto work = [&](size_t first) {
       for (size_t i = first; i < 8; i += 2) {
         pages.fill(i, static_cast<uint32_t>(i));
-        float k[kDim];
+        float k[kPageDim];
         const PageRead read = read_of(pages.place(i, 1, 7), k, nullptr);
-        pages.backend->read(kType, kDim, {&read, 1});
+        pages.backend->read(kType, kPageDim, {&read, 1});
         pages.backend->finish();
         PageMemory row(pages.backend, sizeof k);
         pages.backend->upload(k, sizeof k, row.data());
         const TokenMove again{{row.data(), row.data(), TokenPlace::kRow}, pages.place(i, 0, 8)};
-        pages.backend->move(kType, kDim, {&again, 1});
+        pages.backend->move(kType, kPageDim, {&again, 1});
       }
     };
     std::thread other(work, 1);
@@ -287,7 +292,7 @@ TEST_P(DeviceJobs, NothingIsAllocatedInSteadyState) {
   size_t held = 0;
   for (size_t i = 1; i < 100; ++i) {
     if (i == 10) held = device->bytes_held();
-    pages.add(coded_bytes(i % 2 == 0 ? kWide : kNarrow));
+    pages.add(encoded_bytes(i % 2 == 0 ? kWide : kNarrow));
     pages.fill(0, static_cast<uint32_t>(i % 3));
     pages.encode(0, i, i % 2 == 0 ? kWide : kNarrow);
     device->finish();
@@ -306,12 +311,12 @@ TEST(DeviceJobsChecks, RefuseWhatIsNoPageOfTheDevice) {
   const PageCopy copy{host.data(), pages.page(0), kBytes};
   EXPECT_THROW(device->copy({&copy, 1}), std::invalid_argument);
   const TokenMove move{pages.place(0, 0, 1), {host.data(), host.data(), 2}};
-  EXPECT_THROW(device->move(kType, kDim, {&move, 1}), std::invalid_argument);
-  EXPECT_THROW(device->move(KvType::kF32, kDim, {&move, 1}), std::invalid_argument);
+  EXPECT_THROW(device->move(kType, kPageDim, {&move, 1}), std::invalid_argument);
+  EXPECT_THROW(device->move(KvType::kF32, kPageDim, {&move, 1}), std::invalid_argument);
   device->finish();  // none of these jobs was queued
   const TokenMove other_dim{pages.place(0, 0, 1), pages.place(0, 0, 2)};
   device->move(kType, 32, {&other_dim, 1});
-  device->move(kType, kDim, {&other_dim, 1});
+  device->move(kType, kPageDim, {&other_dim, 1});
   device->finish();
 }
 

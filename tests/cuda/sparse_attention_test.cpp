@@ -13,7 +13,7 @@
 namespace smartkv::kernels {
 namespace {
 
-std::vector<uint8_t> run_cuda(const Sequence& sequence, int64_t n, size_t batch = size_t{1} << 30) {
+std::vector<uint8_t> run_cuda_sparse(const Sequence& sequence, int64_t n, size_t batch = size_t{1} << 30) {
   std::vector<uint8_t> out(static_cast<size_t>(n * sequence.shape.n_heads * sequence.shape.head_dim) * 2, 0xff);
   const AttentionTask task = sequence.task(n, out.data());
   cuda::AttentionWorkspace workspace;
@@ -52,7 +52,7 @@ void expect_as_on_the_cpu(const Sequence& sequence, int64_t n, const std::string
   EXPECT_LE(otherwise, found.size() / 50) << what;
   EXPECT_LT(error, 0.02) << what;
   ThreadPool pool(1);
-  const std::vector<uint8_t> out = run_cuda(sequence, n), cpu = run_attention(pool, sequence, n);
+  const std::vector<uint8_t> out = run_cuda_sparse(sequence, n), cpu = run_attention(pool, sequence, n);
   std::vector<double> wanted;
   for (size_t i = 0; i < out.size() / 2; ++i) wanted.push_back(static_cast<double>(element(cpu, KvType::kBf16, i)));
   EXPECT_LT(relative_error(wanted, [&](size_t i) { return element(out, KvType::kBf16, i); }), 2e-2) << what;
@@ -66,7 +66,8 @@ TEST_P(CudaSparseAttention, ReadsWhatPromisesMost) {
                                           {{4, 2, 128}, 16, 4}, {{2, 1, 80}, 16, 4}, {{3, 1, 16}, 16, 8}, {{2, 2, 256}, 16, 4}}) {
     const IndexedSequence indexed(shape, KvType::kBf16, read, bits);
     constexpr int64_t kQueries = 2;
-    const double error = reading_error(indexed, mass_of(indexed.sequence, kQueries), run_cuda(indexed.sequence, kQueries));
+    const double error =
+        reading_error(indexed, mass_of(indexed.sequence, kQueries), run_cuda_sparse(indexed.sequence, kQueries));
     EXPECT_LT(error, 6e-3) << shape.head_dim << " " << read << " " << bits;
   }
 }
@@ -95,7 +96,7 @@ TEST_P(CudaSparseAttention, ReadingAllEqualsTheDensePagesBitForBit) {
   for (const Shape shape : {Shape{9, 3, 64}, Shape{2, 1, 128}}) {
     const Sequence dense(shape, KvType::kBf16, 700, 5);
     const IndexedSequence indexed(shape, KvType::kBf16, kPageTokens);
-    EXPECT_EQ(run_cuda(indexed.sequence, 1), run_cuda(dense, 1));
+    EXPECT_EQ(run_cuda_sparse(indexed.sequence, 1), run_cuda_sparse(dense, 1));
     EXPECT_EQ(mass_of(indexed.sequence, 3), mass_of(dense, 3));
   }
 }
@@ -117,8 +118,8 @@ TEST_P(CudaSparseAttention, TiesAreTheFirst) {
 TEST_P(CudaSparseAttention, ARowsBitsDependOnItsOwnSegmentsOnly) {
   const IndexedSequence indexed({9, 3, 64}, KvType::kBf16, 16), other({9, 3, 64}, KvType::kBf16, 5, 4, 650, 8);
   const Sequence dense({9, 3, 64}, KvType::kBf16, 333, 9);
-  const std::vector<uint8_t> all = run_cuda(indexed.sequence, 3);
-  EXPECT_EQ(all, run_cuda(indexed.sequence, 3, 1));  // each query is a batch of its own
+  const std::vector<uint8_t> all = run_cuda_sparse(indexed.sequence, 3);
+  EXPECT_EQ(all, run_cuda_sparse(indexed.sequence, 3, 1));  // each query is a batch of its own
   EXPECT_EQ(mass_of(indexed.sequence, 3), mass_of(indexed.sequence, 3, 1));
   const size_t row = all.size() / 3;
   std::vector<uint8_t> a(row), b(3 * row), c(2 * row), d(row);
@@ -130,16 +131,16 @@ TEST_P(CudaSparseAttention, ARowsBitsDependOnItsOwnSegmentsOnly) {
     cuda::attention(dense.shape, tasks, workspace, nullptr);
     finish();
     EXPECT_TRUE(std::equal(a.begin(), a.end(), all.end() - static_cast<std::ptrdiff_t>(row)));
-    EXPECT_EQ(b, run_cuda(dense, 3));
-    EXPECT_EQ(c, run_cuda(other.sequence, 2));
-    EXPECT_EQ(d, run_cuda(dense, 1));
+    EXPECT_EQ(b, run_cuda_sparse(dense, 3));
+    EXPECT_EQ(c, run_cuda_sparse(other.sequence, 2));
+    EXPECT_EQ(d, run_cuda_sparse(dense, 1));
   }
 }
 
 TEST_P(CudaSparseAttention, QueriesThatAreNotFiniteHarmNobodyElse) {
   IndexedSequence indexed({9, 3, 64}, KvType::kBf16, 16);
   std::fill(indexed.sequence.q.end() - 9 * 64, indexed.sequence.q.end(), NAN);
-  const std::vector<uint8_t> out = run_cuda(indexed.sequence, 2);
+  const std::vector<uint8_t> out = run_cuda_sparse(indexed.sequence, 2);
   for (size_t i = 0; i < 9 * 64; ++i) EXPECT_TRUE(std::isfinite(element(out, KvType::kBf16, i)));
 }
 
@@ -148,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(Orders, CudaSparseAttention, kOrders, name_of_order);
 TEST(CudaSparseAttentionChecks, RefuseWhatTheyCannotRead) {
   IndexedSequence indexed({9, 3, 64}, KvType::kBf16, 16);
   indexed.sequence.segments[2].read = 0;
-  EXPECT_THROW(run_cuda(indexed.sequence, 1), std::invalid_argument);
+  EXPECT_THROW(run_cuda_sparse(indexed.sequence, 1), std::invalid_argument);
   indexed.sequence.segments[2].read = 16;
   indexed.sequence.segments[2].row_bits = 3;
   EXPECT_THROW(mass_of(indexed.sequence, 1), std::invalid_argument);

@@ -11,10 +11,8 @@
 #include "cache/cuda/kv_backend.h"
 #include "tests/cuda/test_layer.h"
 
-namespace smartkv {
+namespace smartkv::kernels {
 namespace {
-
-using namespace kernels;
 
 class CudaSummaryJobs : public DeviceComparison {
  protected:
@@ -94,4 +92,4 @@ TEST_P(CudaSummaryJobs, NeedNoKernelsOfTheDevice) {
 INSTANTIATE_TEST_SUITE_P(Orders, CudaSummaryJobs, kOrders, name_of_order);
 
 }  // namespace
-}  // namespace smartkv
+}  // namespace smartkv::kernels

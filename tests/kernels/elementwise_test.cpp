@@ -23,7 +23,7 @@ class ElementwiseLevels : public testing::TestWithParam<CpuLevel> {
   void TearDown() override { set_cpu_level(detected_cpu_level()); }
 };
 
-std::vector<float> random_floats(int64_t n, uint64_t seed) {
+std::vector<float> normal_floats(int64_t n, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   std::vector<float> x(static_cast<size_t>(n));
@@ -35,7 +35,7 @@ TEST_P(ElementwiseLevels, RmsNormEqualsTheDefinition) {
   ThreadPool pool(2);
   for (const int64_t n : {1, 15, 16, 576, 1001}) {
     const int64_t rows = 19;
-    const std::vector<float> x = random_floats(rows * n, 1), weight = random_floats(n, 2);
+    const std::vector<float> x = normal_floats(rows * n, 1), weight = normal_floats(n, 2);
     std::vector<float> out(static_cast<size_t>(rows * n));
     std::vector<uint16_t> rounded(out.size());
     rms_norm(pool, x.data(), rows, n, weight.data(), 1e-5f, KvType::kF32, out.data());
@@ -54,8 +54,8 @@ TEST_P(ElementwiseLevels, RmsNormEqualsTheDefinition) {
 
 TEST_P(ElementwiseLevels, RopeRotatesHalves) {
   for (const int64_t dim : {8, 32, 64, 80}) {
-    std::vector<float> x = random_floats(3 * dim, 3);
-    const std::vector<float> before = x, angle = random_floats(dim / 2, 4);
+    std::vector<float> x = normal_floats(3 * dim, 3);
+    const std::vector<float> before = x, angle = normal_floats(dim / 2, 4);
     std::vector<float> cos, sin;
     for (const float a : angle) {
       cos.push_back(std::cos(a));
@@ -74,7 +74,7 @@ TEST_P(ElementwiseLevels, RopeRotatesHalves) {
 
 TEST_P(ElementwiseLevels, CodesAndTheirSumsEqualTheDefinition) {
   for (const int64_t n : {16, 64, 192}) {
-    const std::vector<float> x = random_floats(n, 5);
+    const std::vector<float> x = normal_floats(n, 5);
     for (const CodeLine line : {CodeLine{0.125f, -1.0f, 15.0f}, CodeLine{0.03f, -3.0f, 255.0f}, CodeLine{0.0f, 0.5f, 3.0f}}) {
       double error = 0, sum_c = 0, sum_cc = 0, sum_xc = 0;
       std::vector<uint8_t> expected, codes(x.size());
@@ -111,8 +111,8 @@ TEST(KvPages, EverySlotReadsBackWhatWasWritten) {
     std::vector<std::byte> page(static_cast<size_t>(2 * half * heads));
     std::vector<std::vector<float>> k, v;
     for (int64_t slot = 0; slot < kPageTokens; ++slot) {
-      k.push_back(random_floats(heads * dim, static_cast<uint64_t>(slot)));
-      v.push_back(random_floats(heads * dim, static_cast<uint64_t>(slot + 1000)));
+      k.push_back(normal_floats(heads * dim, static_cast<uint64_t>(slot)));
+      v.push_back(normal_floats(heads * dim, static_cast<uint64_t>(slot + 1000)));
       store_kv(type, heads, dim, k.back().data(), v.back().data(), slot, page.data(), page.data() + half, 2 * half);
     }
     KvSegment segment;

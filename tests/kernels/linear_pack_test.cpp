@@ -15,7 +15,7 @@
 namespace smartkv::kernels {
 namespace {
 
-std::vector<float> random_floats(int64_t count, uint32_t seed) {
+std::vector<float> random_weights(int64_t count, uint32_t seed) {
   std::mt19937 generator(seed);
   std::normal_distribution<float> normal(0.0f, 0.05f);
   std::vector<float> values(static_cast<size_t>(count));
@@ -42,7 +42,7 @@ double relative_error(WeightType type, std::vector<float> rows, int64_t k) {
 
 TEST(LinearPackTest, FormatsLoseNoMoreThanTheirBits) {
   const int64_t k = 1024;
-  const std::vector<float> rows = random_floats(16 * k, 1);
+  const std::vector<float> rows = random_weights(16 * k, 1);
   EXPECT_EQ(relative_error(WeightType::kF32, rows, k), 0.0);
   EXPECT_LT(relative_error(WeightType::kBf16, rows, k), 0.002);
   EXPECT_LT(relative_error(WeightType::kInt8, rows, k), 0.006);

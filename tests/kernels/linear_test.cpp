@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -12,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/bf16.h"
 #include "kernels/cpu_level.h"
 #include "kernels/thread_pool.h"
 
@@ -19,12 +19,6 @@ namespace smartkv::kernels {
 namespace {
 
 constexpr float kSentinel = 12345.0f;
-
-uint16_t to_bf16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-}
-float from_bf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
 std::vector<float> random_floats(int64_t count, uint32_t seed, float deviation = 1.0f) {
   std::mt19937 generator(seed);

@@ -24,7 +24,7 @@ using std::chrono::seconds;
 const std::string kAlice = "alice-0123456789abcdef", kBob = "bob-0123456789abcdef", kCarol = "carol-0123456789abc";
 const KeyAccount::Clock::time_point kStart;
 
-std::string error_of(const std::string& text) {
+std::string key_file_error(const std::string& text) {
   try {
     http::parse_api_keys(text, "keys.json");
   } catch (const KeyFileError& error) {
@@ -89,7 +89,7 @@ TEST(KeyFileTest, ErrorsNameThePlaceAndNeverAKey) {
       {"{" + entry("alice", kAlice, ", \"concurrent_requests\": \"" + kBob + "\"") + "}", "concurrent_requests", "found string"},
   };
   for (const auto& [text, place, expected] : cases) {
-    EXPECT_THAT(error_of(text), AllOf(HasSubstr("keys.json"), HasSubstr(place), HasSubstr(expected),
+    EXPECT_THAT(key_file_error(text), AllOf(HasSubstr("keys.json"), HasSubstr(place), HasSubstr(expected),
                                       Not(HasSubstr("0123456789")), Not(HasSubstr("short"))));
   }
   EXPECT_THROW(http::read_api_keys("/nonexistent/keys.json"), KeyFileError);

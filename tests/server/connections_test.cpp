@@ -29,12 +29,12 @@ std::string answer(int port, const std::string& request) {
   return connection.read_all();
 }
 
-int status_of(const std::string& response) {
+int response_status(const std::string& response) {
   return response.starts_with("HTTP/1.1 ") ? std::stoi(response.substr(9, 3)) : 0;
 }
 
 bool healthy(int port) {
-  return status_of(answer(port, "GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")) == 200;
+  return response_status(answer(port, "GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")) == 200;
 }
 
 TEST(Connections, IdleAndDrippingOnesHoldNoThread) {
@@ -45,7 +45,7 @@ TEST(Connections, IdleAndDrippingOnesHoldNoThread) {
   for (int i = 0; i < kIdle; ++i) {
     idle.push_back(std::make_unique<RawConnection>(server.port));
     idle.back()->send(kHealth);
-    ASSERT_EQ(status_of(idle.back()->read_until("}")), 200) << i;
+    ASSERT_EQ(response_status(idle.back()->read_until("}")), 200) << i;
   }
   for (int i = 0; i < kDripping; ++i) {
     dripping.push_back(std::make_unique<RawConnection>(server.port));
@@ -57,7 +57,7 @@ TEST(Connections, IdleAndDrippingOnesHoldNoThread) {
   idle[1234]->send(kTokenize);  // every connection still works
   EXPECT_NE(idle[1234]->read_until("}").find("[97]"), std::string::npos);
   dripping[123]->send("y\r\n\r\n");
-  EXPECT_EQ(status_of(dripping[123]->read_until("}")), 200);
+  EXPECT_EQ(response_status(dripping[123]->read_until("}")), 200);
 }
 
 TEST(Connections, AWholeRequestHasOneDeadline) {
@@ -72,12 +72,12 @@ TEST(Connections, AWholeRequestHasOneDeadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   });
-  EXPECT_EQ(status_of(head.read_all()), 408);
-  EXPECT_EQ(status_of(body.read_all()), 408);
+  EXPECT_EQ(response_status(head.read_all()), 408);
+  EXPECT_EQ(response_status(body.read_all()), 408);
   EXPECT_GE(steady_clock::now() - begin, std::chrono::milliseconds(900));
   drip.join();
   idle.send(kHealth);  // a connection without a byte is no slow request
-  EXPECT_EQ(status_of(idle.read_until("}")), 200);
+  EXPECT_EQ(response_status(idle.read_until("}")), 200);
 }
 
 TEST(Connections, AnIdleOneIsClosedWithoutAWord) {
@@ -98,7 +98,7 @@ TEST(Connections, LengthsThatDisagreeAreRefused) {
                              "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
                              "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"}) {
     const std::string response = post(fields);
-    EXPECT_EQ(status_of(response), 400) << fields;
+    EXPECT_EQ(response_status(response), 400) << fields;
     EXPECT_EQ(response.find("\"ok\""), response.npos) << "what followed was taken for a request: " << fields;
     EXPECT_NE(response.find("\"invalid_request_error\""), response.npos);
   }
@@ -108,11 +108,13 @@ TEST(Connections, LargeHeadsAreRefused) {
   TestServer server;
   std::string fields;
   for (int i = 0; i < 9; ++i) fields += "X-" + std::to_string(i) + ": " + std::string(7500, 'a') + "\r\n";
-  EXPECT_EQ(status_of(answer(server.port, "GET /health HTTP/1.1\r\n" + fields + "\r\n")), 431);
-  EXPECT_EQ(status_of(answer(server.port, "GET /health HTTP/1.1\r\nX: " + std::string(70'000, 'a') + "\r\n\r\n")), 431);
-  EXPECT_EQ(status_of(answer(server.port, "GET /" + std::string(70'000, 'a'))), 414);
+  EXPECT_EQ(response_status(answer(server.port, "GET /health HTTP/1.1\r\n" + fields + "\r\n")), 431);
+  EXPECT_EQ(response_status(answer(server.port, "GET /health HTTP/1.1\r\nX: " + std::string(70'000, 'a') + "\r\n\r\n")),
+            431);
+  EXPECT_EQ(response_status(answer(server.port, "GET /" + std::string(70'000, 'a'))), 414);
   fields.resize(fields.size() / 9 * 8);  // 60 KB are accepted
-  EXPECT_EQ(status_of(answer(server.port, "GET /health HTTP/1.1\r\nConnection: close\r\n" + fields + "\r\n")), 200);
+  EXPECT_EQ(response_status(answer(server.port, "GET /health HTTP/1.1\r\nConnection: close\r\n" + fields + "\r\n")),
+            200);
 }
 
 TEST(Connections, PipelinedRequestsAreAnsweredInOrder) {
@@ -146,10 +148,10 @@ TEST(Connections, ABodyIsAskedForOnceItsHeadIsAccepted) {
   EXPECT_EQ(accepted.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   accepted.send(body);
   const std::string response = accepted.read_until("}");
-  EXPECT_EQ(status_of(response), 200);
+  EXPECT_EQ(response_status(response), 200);
   EXPECT_NE(response.find("[97]"), response.npos);
-  EXPECT_EQ(status_of(answer(server.port, head + "\r\n")), 401);  // the server does not wait for its body
-  EXPECT_EQ(status_of(answer(server.port, "POST /tokenize HTTP/1.1\r\nAuthorization: Bearer secret\r\n"
+  EXPECT_EQ(response_status(answer(server.port, head + "\r\n")), 401);  // the server does not wait for its body
+  EXPECT_EQ(response_status(answer(server.port, "POST /tokenize HTTP/1.1\r\nAuthorization: Bearer secret\r\n"
                                           "Expect: 100-continue\r\nContent-Length: 999999999\r\n\r\n")),
             413);
 }
@@ -173,18 +175,18 @@ TEST(Connections, OfTooManyTheLongestIdleMakeRoom) {
   for (int i = 0; i < 3; ++i) {
     more.push_back(std::make_unique<RawConnection>(server.port));
     more.back()->send(kHealth);
-    EXPECT_EQ(status_of(more.back()->read_until("}")), 200);
+    EXPECT_EQ(response_status(more.back()->read_until("}")), 200);
   }
   EXPECT_EQ(oldest.read_all(), "");
   old.send(kHealth);  // no more connections are closed than needed
-  EXPECT_EQ(status_of(old.read_until("}")), 200);
+  EXPECT_EQ(response_status(old.read_until("}")), 200);
 }
 
 // A server with room for two connections.
 class FullServer : public ::testing::Test {
  protected:
   void expect_turned_away(const std::string& response) {
-    EXPECT_EQ(status_of(response), 503) << response;
+    EXPECT_EQ(response_status(response), 503) << response;
     EXPECT_NE(response.find("Retry-After: 1\r\n"), response.npos) << response;
     EXPECT_NE(response.find("max_connections"), response.npos) << response;
   }
@@ -199,10 +201,10 @@ TEST_F(FullServer, ARequestTooManyIsToldWhenToComeBack) {
   begin(two);
   for (int i = 0; i < 300; ++i) expect_turned_away(answer(server_.port, i % 2 == 0 ? kHealth : kTokenize));
   one.send("Connection: close\r\n\r\n");
-  EXPECT_EQ(status_of(one.read_all()), 200);
+  EXPECT_EQ(response_status(one.read_all()), 200);
   EXPECT_TRUE(healthy(server_.port));
   two.send("\r\n");
-  EXPECT_EQ(status_of(two.read_until("}")), 200);
+  EXPECT_EQ(response_status(two.read_until("}")), 200);
 }
 
 TEST_F(FullServer, ASilentConnectionTooManyIsToldAfterASecond) {
@@ -220,7 +222,7 @@ TEST_F(FullServer, ASilentConnectionMakesRoomForARequest) {
   EXPECT_TRUE(healthy(server_.port));
   expect_turned_away(one.read_all());
   two.send(kHealth);
-  EXPECT_EQ(status_of(two.read_until("}")), 200);
+  EXPECT_EQ(response_status(two.read_until("}")), 200);
 }
 
 TEST_F(FullServer, AConnectionTooManyIsServedOnceThereIsRoom) {
@@ -233,7 +235,7 @@ TEST_F(FullServer, AConnectionTooManyIsServedOnceThereIsRoom) {
   two.reset();
   while (!healthy(server_.port)) std::this_thread::yield();  // until the server has noticed that one is gone
   waiting.send("y\r\nConnection: close\r\n\r\n");
-  EXPECT_EQ(status_of(waiting.read_all()), 200);
+  EXPECT_EQ(response_status(waiting.read_all()), 200);
 }
 
 TEST(Connections, UnfinishedRequestsShareABoundedMemory) {
@@ -248,8 +250,8 @@ TEST(Connections, UnfinishedRequestsShareABoundedMemory) {
   for (auto& connection : greedy) {
     connection->send(std::string(99'985, ' ').append(R"({"prompt": "a"})"));
     const std::string response = connection->read_until("}");
-    refused += status_of(response) != 200;  // status 503, or a connection that has been closed
-    EXPECT_TRUE(response.empty() || status_of(response) == 200 || status_of(response) == 503) << response;
+    refused += response_status(response) != 200;  // status 503, or a connection that has been closed
+    EXPECT_TRUE(response.empty() || response_status(response) == 200 || response_status(response) == 503) << response;
   }
   EXPECT_GE(refused, 2);
   EXPECT_LE(refused, 7);
@@ -281,9 +283,9 @@ TEST(Connections, WithoutFreeDescriptorsIdleOnesMakeRoomAndNewOnesWait) {
   second.send(kHealth);
   for (const int file : files) ::close(file);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_EQ(status_of(answer_of_first), 200);
+  EXPECT_EQ(response_status(answer_of_first), 200);
   EXPECT_EQ(idle.read_all(), "");
-  EXPECT_EQ(status_of(second.read_until("}")), 200);
+  EXPECT_EQ(response_status(second.read_until("}")), 200);
 }
 
 TEST(Connections, GarbageHarmsNobody) {

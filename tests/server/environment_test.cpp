@@ -19,7 +19,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::Ran;
 using testing::run;
-using Json = nlohmann::json;
 
 class Environment : public ::testing::Test {
  protected:
@@ -30,11 +29,11 @@ class Environment : public ::testing::Test {
     ::setenv(name.c_str(), value.c_str(), 1);
     set_.push_back(name);
   }
-  static Json config(std::vector<const char*> arguments = {}) {
+  static nlohmann::json config(std::vector<const char*> arguments = {}) {
     arguments.insert(arguments.begin(), {"serve", "--print-config"});
     const Ran ran = run(arguments);
     EXPECT_EQ(ran.code, kOk) << ran.error;
-    return Json::parse(ran.out);
+    return nlohmann::json::parse(ran.out);
   }
 
  private:
@@ -55,7 +54,7 @@ TEST_F(Environment, SetsEveryOption) {
   for (const Option& option : option_table()) {
     if (option.name == "api_key") continue;  // its value is not printed
     const std::string name(option.name);
-    const Json before = config()[name];
+    const nlohmann::json before = config()[name];
     set(variable(name), other_value(option));
     EXPECT_NE(config()[name], before) << name;
     set(variable(name), "");  // counts as not set
@@ -68,7 +67,7 @@ TEST_F(Environment, StandsBetweenFileAndCommandLine) {
   std::ofstream(file) << R"({"port": 1, "max_queue": 2, "host": "10.0.0.1"})";
   set("SMARTKV_PORT", "11");
   set("SMARTKV_MAX_QUEUE", "12");
-  Json json = config({"--config", file.c_str(), "--port", "21"});
+  nlohmann::json json = config({"--config", file.c_str(), "--port", "21"});
   EXPECT_EQ(json["port"], 21);
   EXPECT_EQ(json["max_queue"], 12);
   EXPECT_EQ(json["host"], "10.0.0.1");
@@ -119,16 +118,17 @@ TEST_F(Environment, ALineBreakAtTheEndIsNoPartOfAValue) {
 
 TEST_F(Environment, ListsAreGivenByCommasOrSeveralTimes) {
   const auto names = [&](const std::vector<const char*>& arguments) { return config(arguments)["served_model_name"]; };
-  EXPECT_EQ(names({"--served-model-name", "a,b", "--served-model-name", "c"}), Json::array({"a", "b", "c"}));
+  EXPECT_EQ(names({"--served-model-name", "a,b", "--served-model-name", "c"}), nlohmann::json::array({"a", "b", "c"}));
   set("SMARTKV_SERVED_MODEL_NAME", "d,e");
-  EXPECT_EQ(names({}), Json::array({"d", "e"}));
-  EXPECT_EQ(names({"--served-model-name", "a"}), Json::array({"a"}));
-  EXPECT_EQ(config({"--allowed-policies", "full", "--allowed-policies", "k8v8"})["allowed_policies"], Json::array({"full", "k8v8"}));
+  EXPECT_EQ(names({}), nlohmann::json::array({"d", "e"}));
+  EXPECT_EQ(names({"--served-model-name", "a"}), nlohmann::json::array({"a"}));
+  EXPECT_EQ(config({"--allowed-policies", "full", "--allowed-policies", "k8v8"})["allowed_policies"],
+            nlohmann::json::array({"full", "k8v8"}));
 }
 
 TEST_F(Environment, GatesAreOneFileOrAnObject) {
   set("SMARTKV_GATES", "a=/a.safetensors");
-  EXPECT_EQ(config()["gates"], (Json{{"a", "/a.safetensors"}}));
+  EXPECT_EQ(config()["gates"], (nlohmann::json{{"a", "/a.safetensors"}}));
   set("SMARTKV_GATES", R"({"a": "/a.safetensors", "b": "/b,c.safetensors"})");
   EXPECT_EQ(config()["gates"].size(), 2u);
   EXPECT_EQ(config({"--gate", "c=/c.safetensors"})["gates"].size(), 3u);

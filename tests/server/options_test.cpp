@@ -13,7 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::string error_of(const std::string& text) {
+std::string config_error(const std::string& text) {
   ServerOptions options;
   try {
     read_config(text, "test.json", &options);
@@ -74,36 +74,36 @@ TEST(OptionsTest, NoNumberIsNanOrInfinite) {
 }
 
 TEST(OptionsTest, NamesTheFileTheOptionAndWhatWasFound) {
-  EXPECT_THAT(error_of(R"({"max_sequence": 3})"),
+  EXPECT_THAT(config_error(R"({"max_sequence": 3})"),
               AllOf(HasSubstr("test.json"), HasSubstr("\"max_sequence\""), HasSubstr("\"max_sequences\"")));
-  EXPECT_THAT(error_of(R"({"port": "80"})"),
+  EXPECT_THAT(config_error(R"({"port": "80"})"),
               AllOf(HasSubstr("port"), HasSubstr("from 0 to 65535"), HasSubstr("\"80\"")));
-  EXPECT_THAT(error_of(R"({"port": 65536})"), HasSubstr("65536"));
-  EXPECT_THAT(error_of(R"({"port": 18446744073709551615})"), HasSubstr("port"));
-  EXPECT_THAT(error_of(R"({"port": 1.5})"), HasSubstr("port"));
-  EXPECT_THAT(error_of(R"({"dtype": "fp8"})"),
+  EXPECT_THAT(config_error(R"({"port": 65536})"), HasSubstr("65536"));
+  EXPECT_THAT(config_error(R"({"port": 18446744073709551615})"), HasSubstr("port"));
+  EXPECT_THAT(config_error(R"({"port": 1.5})"), HasSubstr("port"));
+  EXPECT_THAT(config_error(R"({"dtype": "fp8"})"),
               HasSubstr("test.json: dtype: expected one of auto bf16 f16 f32, found \"fp8\""));
-  EXPECT_THAT(error_of(R"({"weights": "int3"})"),
+  EXPECT_THAT(config_error(R"({"weights": "int3"})"),
               HasSubstr("weights: expected one of auto file bf16 f32 int8 int4, found \"int3\""));
-  EXPECT_THAT(error_of(R"({"backend": "tensorrt"})"),
+  EXPECT_THAT(config_error(R"({"backend": "tensorrt"})"),
               HasSubstr("backend: expected one of native torch, found \"tensorrt\""));
-  EXPECT_THAT(error_of(R"({"cuda_graphs": "yes"})"),
+  EXPECT_THAT(config_error(R"({"cuda_graphs": "yes"})"),
               HasSubstr("cuda_graphs: expected one of auto on off, found \"yes\""));
-  EXPECT_THAT(error_of(R"({"draft_weights": "int2"})"),
+  EXPECT_THAT(config_error(R"({"draft_weights": "int2"})"),
               HasSubstr("draft_weights: expected one of none int4, found \"int2\""));
-  EXPECT_THAT(error_of(R"({"dtype": 16})"), HasSubstr("dtype: expected a string, found 16"));
-  EXPECT_THAT(error_of(R"({"rope_scaling": "longrope"})"),
+  EXPECT_THAT(config_error(R"({"dtype": 16})"), HasSubstr("dtype: expected a string, found 16"));
+  EXPECT_THAT(config_error(R"({"rope_scaling": "longrope"})"),
               HasSubstr("test.json: rope_scaling: expected none, linear, dynamic or yarn, found \"longrope\""));
-  EXPECT_THAT(error_of(R"({"rope_scaling": 2})"),
+  EXPECT_THAT(config_error(R"({"rope_scaling": 2})"),
               HasSubstr("rope_scaling: expected a name, an object or null, found 2"));
-  EXPECT_THAT(error_of(R"({"model": 3})"), HasSubstr("a string"));
-  EXPECT_THAT(error_of(R"({"kv_cache": 3})"), HasSubstr("kv_cache"));
-  EXPECT_THAT(error_of(R"({"kv_cache_bytes": "2 bananas"})"), HasSubstr("2GiB"));
-  EXPECT_THAT(error_of(R"({"served_model_name": [""]})"), HasSubstr("served_model_name"));
-  EXPECT_THAT(error_of(R"({"port": 1, "port": 2})"), HasSubstr("duplicate key"));
-  EXPECT_THAT(error_of("[]"), HasSubstr("object"));
-  EXPECT_THAT(error_of("{\n  \"port\": }"), HasSubstr("line 2"));
-  EXPECT_THAT(error_of(""), HasSubstr("test.json"));
+  EXPECT_THAT(config_error(R"({"model": 3})"), HasSubstr("a string"));
+  EXPECT_THAT(config_error(R"({"kv_cache": 3})"), HasSubstr("kv_cache"));
+  EXPECT_THAT(config_error(R"({"kv_cache_bytes": "2 bananas"})"), HasSubstr("2GiB"));
+  EXPECT_THAT(config_error(R"({"served_model_name": [""]})"), HasSubstr("served_model_name"));
+  EXPECT_THAT(config_error(R"({"port": 1, "port": 2})"), HasSubstr("duplicate key"));
+  EXPECT_THAT(config_error("[]"), HasSubstr("object"));
+  EXPECT_THAT(config_error("{\n  \"port\": }"), HasSubstr("line 2"));
+  EXPECT_THAT(config_error(""), HasSubstr("test.json"));
 }
 
 TEST(OptionsTest, ReadsTextOfTheCommandLine) {
@@ -149,9 +149,9 @@ TEST(OptionsTest, ReadsGates) {
   }
   EXPECT_EQ(options.engine.model.gates.size(), 3u);
   EXPECT_EQ(options.engine.model.gates["y"], "d=e");
-  EXPECT_THAT(error_of(R"({"gates": "file"})"), HasSubstr("gates: expected an object of files by name"));
-  EXPECT_THAT(error_of(R"({"gates": {"": "file"}})"), HasSubstr("gates"));
-  EXPECT_THAT(error_of(R"({"gates": {"a": 1}})"), HasSubstr("gates"));
+  EXPECT_THAT(config_error(R"({"gates": "file"})"), HasSubstr("gates: expected an object of files by name"));
+  EXPECT_THAT(config_error(R"({"gates": {"": "file"}})"), HasSubstr("gates"));
+  EXPECT_THAT(config_error(R"({"gates": {"a": 1}})"), HasSubstr("gates"));
 }
 
 TEST(OptionsTest, ParsesSizes) {
@@ -198,7 +198,7 @@ TEST(OptionsTest, SurvivesMutatedConfigs) {
     std::string text = seed;
     for (int k = 0; k < 3; ++k) text[random() % text.size()] = static_cast<char>(random());
     text.erase(random() % text.size(), random() % 5);
-    error_of(text);  // any exception except ConfigError fails the test
+    config_error(text);  // any exception except ConfigError fails the test
   }
 }
 

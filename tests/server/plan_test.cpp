@@ -64,9 +64,9 @@ std::string offered_by_fish(const std::string& line) {
   return text;
 }
 
-const std::string kModel = std::string(SMARTKV_FIXTURES) + "/architectures/llama.gguf";
+const std::string kPlannedModel = std::string(SMARTKV_FIXTURES) + "/architectures/llama.gguf";
 
-Json plan(const char* context, std::vector<const char*> more, const std::string& model = kModel) {
+Json plan(const char* context, std::vector<const char*> more, const std::string& model = kPlannedModel) {
   std::vector<const char*> arguments = {"plan", "--model", model.c_str(), "--context", context, "--json"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   const Ran ran = run(arguments);
@@ -113,7 +113,7 @@ TEST(PlanCommand, TellsOnHowManyDevicesItFits) {
 }
 
 TEST(PlanCommand, PrintsATable) {
-  const Ran table = run({"plan", "--model", kModel.c_str(), "--context", "100000", "--memory", "1GiB"});
+  const Ran table = run({"plan", "--model", kPlannedModel.c_str(), "--context", "100000", "--memory", "1GiB"});
   EXPECT_EQ(table.code, kOk) << table.error;
   EXPECT_THAT(table.out, HasSubstr("of weights"));
   EXPECT_THAT(table.out, HasSubstr("\nfull "));
@@ -121,10 +121,10 @@ TEST(PlanCommand, PrintsATable) {
 }
 
 TEST(PlanCommand, RefusesWhatItCannotRead) {
-  const Ran size = run({"plan", "--model", kModel.c_str(), "--context", "10", "--memory", "two"});
+  const Ran size = run({"plan", "--model", kPlannedModel.c_str(), "--context", "10", "--memory", "two"});
   EXPECT_EQ(size.code, kUsageError);
   EXPECT_THAT(size.error, HasSubstr("--memory: expected a size such as 2GiB, found \"two\""));
-  EXPECT_EQ(run({"plan", "--model", kModel.c_str(), "--context", "0", "--memory", "1GiB"}).code, kUsageError);
+  EXPECT_EQ(run({"plan", "--model", kPlannedModel.c_str(), "--context", "0", "--memory", "1GiB"}).code, kUsageError);
   EXPECT_EQ(run({"plan", "--model", "none.gguf", "--context", "1", "--memory", "1GiB"}).code, kRuntimeError);
 }
 

@@ -27,7 +27,7 @@ class RequestTest : public ::testing::Test {
 };
 
 template <typename Parse>
-ApiError error_of(const Parse& parse) {
+ApiError api_error_of(const Parse& parse) {
   try {
     parse();
   } catch (const ApiError& error) {
@@ -85,7 +85,8 @@ constexpr BadField kSharedBadFields[] = {
 
 TEST_F(RequestTest, RefusesBadSharedFieldsByName) {
   for (const BadField& bad : kSharedBadFields) {
-    for (const ApiError& error : {error_of([&] { completion(bad.fields); }), error_of([&] { chat(bad.fields); })}) {
+    for (const ApiError& error :
+         {api_error_of([&] { completion(bad.fields); }), api_error_of([&] { chat(bad.fields); })}) {
       EXPECT_EQ(error.status, 400) << bad.fields;
       EXPECT_EQ(error.param, bad.param) << bad.fields << ": " << error.what();
       EXPECT_EQ(error.type, "invalid_request_error");
@@ -104,7 +105,7 @@ TEST_F(RequestTest, RefusesBadCompletionFieldsByName) {
       {R"("repeat_last_n": 1)", "repeat_last_n"},
   };
   for (const BadField& bad : rows) {
-    EXPECT_EQ(error_of([&] { completion(bad.fields); }).param, bad.param) << bad.fields;
+    EXPECT_EQ(api_error_of([&] { completion(bad.fields); }).param, bad.param) << bad.fields;
   }
   const BadField prompts[] = {
       {R"({})", "prompt"},
@@ -119,7 +120,7 @@ TEST_F(RequestTest, RefusesBadCompletionFieldsByName) {
       {R"({"prompt": ["a", "b", "c", "d"]})", "prompt"},
   };
   for (const BadField& bad : prompts) {
-    const ApiError error = error_of([&] { parse_completion(bad.fields, model_); });
+    const ApiError error = api_error_of([&] { parse_completion(bad.fields, model_); });
     EXPECT_EQ(error.status, 400) << bad.fields;
     EXPECT_EQ(error.param, bad.param) << bad.fields << ": " << error.what();
   }
@@ -167,7 +168,7 @@ TEST_F(RequestTest, RefusesBadChatFieldsByName) {
       {R"("echo": true)", "echo"},
   };
   for (const BadField& bad : rows) {
-    const ApiError error = error_of([&] { chat(bad.fields); });
+    const ApiError error = api_error_of([&] { chat(bad.fields); });
     EXPECT_EQ(error.status, 400) << bad.fields;
     EXPECT_EQ(error.param, bad.param) << bad.fields << ": " << error.what();
   }
@@ -195,7 +196,7 @@ TEST_F(RequestTest, RefusesBadMessagesByPlace) {
   };
   for (const BadField& bad : rows) {
     const ApiError error =
-        error_of([&] { parse_chat(R"({"messages": )" + std::string(bad.fields) + "}", model_); });
+        api_error_of([&] { parse_chat(R"({"messages": )" + std::string(bad.fields) + "}", model_); });
     EXPECT_EQ(error.status, 400) << bad.fields;
     EXPECT_EQ(error.param, bad.param) << bad.fields << ": " << error.what();
   }
@@ -245,7 +246,8 @@ TEST_F(RequestTest, TakesMessagesAsOtherServersAnswerThem) {
       {"role": "assistant", "content": "", "tool_calls": []}, {"role": "user", "content": "c"}]})"),
             "user:a\nassistant:\nassistant:\nassistant:\nuser:c\nassistant:");
   for (const char* field : {R"("id": 3)", R"("cache_control": "x")", R"("reasoning_details": {})", R"("thinking_blocks": "t")"}) {
-    const ApiError error = error_of([&] { text(R"({"messages": [{"role": "assistant", "content": "x", )" + std::string(field) + "}]}"); });
+    const ApiError error = api_error_of(
+        [&] { text(R"({"messages": [{"role": "assistant", "content": "x", )" + std::string(field) + "}]}"); });
     EXPECT_EQ(error.param, "messages[0]." + std::string(field).substr(1, std::string(field).find('"', 1) - 1));
   }
 }
@@ -274,7 +276,8 @@ TEST_F(RequestTest, ContinuesAnAssistantsMessage) {
   EXPECT_EQ(text(""), "user:a\nassistant:b c ");
   EXPECT_EQ(text(R"(, "continue_final_message": true)"), "user:a\nassistant:b c ");
   EXPECT_EQ(text(R"(, "add_generation_prompt": true)"), "user:a\nassistant:b c \nassistant:");
-  EXPECT_EQ(error_of([&] { text(R"(, "continue_final_message": true, "add_generation_prompt": true)"); }).param, "continue_final_message");
+  EXPECT_EQ(api_error_of([&] { text(R"(, "continue_final_message": true, "add_generation_prompt": true)"); }).param,
+            "continue_final_message");
 }
 
 // The text to continue may also occur in what the template writes behind it. It may be empty, or trimmed by the
@@ -295,7 +298,8 @@ TEST_F(RequestTest, ContinuesWhateverTextTheMessageHas) {
   EXPECT_EQ(text(kTrimming, "b "), "[user]q</s>[assistant]b ");
   EXPECT_EQ(text(kTrimming, "s"), "[user]q</s>[assistant]s");
   EXPECT_EQ(text(kTrimming, ""), "[user]q</s>[assistant]");
-  EXPECT_NE(std::string(error_of([&] { text("{{ messages[0].content }}", "b"); }).what()).find("does not show"), std::string::npos);
+  EXPECT_NE(std::string(api_error_of([&] { text("{{ messages[0].content }}", "b"); }).what()).find("does not show"),
+            std::string::npos);
 }
 
 TEST_F(RequestTest, FillsDefaults) {
@@ -375,7 +379,7 @@ TEST_F(RequestTest, RendersMessagesThroughTheTemplate) {
 }
 
 TEST_F(RequestTest, NamesUnknownModelsAndAcceptsAliases) {
-  const ApiError error = error_of([&] { completion(R"("model": "gpt-4")"); });
+  const ApiError error = api_error_of([&] { completion(R"("model": "gpt-4")"); });
   EXPECT_EQ(error.status, 404);
   EXPECT_EQ(error.code, "model_not_found");
   EXPECT_EQ(completion(R"("model": "alias")").model, "fake");
@@ -384,11 +388,11 @@ TEST_F(RequestTest, NamesUnknownModelsAndAcceptsAliases) {
 TEST_F(RequestTest, RefusesWhatIsNotStrictJson) {
   for (const std::string body : {"", "{", "[]", "null", "{\"prompt\": \"a\", \"prompt\": \"b\"}",
                                  "{\"prompt\": \"\xff\"}", "{\"prompt\": NaN}", "{\"n\": 1e999}", "// x\n{}", "{} x"}) {
-    EXPECT_EQ(error_of([&] { parse_completion(body, model_); }).status, 400) << body;
+    EXPECT_EQ(api_error_of([&] { parse_completion(body, model_); }).status, 400) << body;
   }
-  EXPECT_EQ(error_of([&] { parse_completion(std::string(100'000, '['), model_); }).status, 400);
+  EXPECT_EQ(api_error_of([&] { parse_completion(std::string(100'000, '['), model_); }).status, 400);
   const std::string deep = "\"kv_cache\": " + std::string(5000, '[') + std::string(5000, ']');
-  EXPECT_EQ(error_of([&] { completion(deep); }).status, 400);
+  EXPECT_EQ(api_error_of([&] { completion(deep); }).status, 400);
 }
 
 TEST_F(RequestTest, BoundsWhatIsLookedAtForEveryToken) {
@@ -397,7 +401,7 @@ TEST_F(RequestTest, BoundsWhatIsLookedAtForEveryToken) {
     for (size_t i = 0; i < n; ++i) text += (i == 0 ? "" : ",") + item(i);
     return text;
   };
-  const auto param = [this](const std::string& fields) { return error_of([&] { completion(fields); }).param; };
+  const auto param = [this](const std::string& fields) { return api_error_of([&] { completion(fields); }).param; };
   EXPECT_EQ(param(R"("stop": ")" + std::string(1025, 'a') + "\""), "stop");
   EXPECT_EQ(param("\"stop_token_ids\": [" + list(1001, [](size_t) { return std::string("1"); }) + "]"),
             "stop_token_ids");
@@ -412,7 +416,7 @@ TEST_F(RequestTest, BoundsTheValuesAndKeysOfABody) {
   for (int i = 0; i < 1100; ++i) keys += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":0";
   for (int i = 0; i < (1 << 20); ++i) values += ",0";
   const auto error = [this](const std::string& fields) {
-    return std::string(error_of([&] { completion(fields); }).what());
+    return std::string(api_error_of([&] { completion(fields); }).what());
   };
   EXPECT_NE(error("\"x\": {" + keys + "}").find("more than 1024 keys"), std::string::npos);
   EXPECT_NE(error("\"x\": [0" + values + "]").find("more than 1048576 values"), std::string::npos);
@@ -424,11 +428,11 @@ TEST_F(RequestTest, PromptsThatCannotFitAreRefusedBeforeTheyAreTokenized) {
   std::string ids = "1";
   for (int i = 0; i < 100; ++i) ids += ",1";
   for (const std::string& prompt : {text, "[" + text + "]", "[" + ids + "]", "[[" + ids + "]]"}) {
-    const ApiError error = error_of([&] { parse_completion("{\"prompt\": " + prompt + "}", model_); });
+    const ApiError error = api_error_of([&] { parse_completion("{\"prompt\": " + prompt + "}", model_); });
     EXPECT_EQ(error.code, "context_length_exceeded") << prompt;
     EXPECT_EQ(error.param, "prompt");
   }
-  const ApiError error = error_of(
+  const ApiError error = api_error_of(
       [&] { parse_chat("{\"messages\": [{\"role\": \"user\", \"content\": " + text + "}]}", model_); });
   EXPECT_EQ(error.code, "context_length_exceeded");
   EXPECT_EQ(error.param, "messages");
@@ -439,7 +443,7 @@ TEST_F(RequestTest, PromptsThatCannotFitAreRefusedBeforeTheyAreTokenized) {
 
 TEST_F(RequestTest, SaysThatThereIsNoChatTemplate) {
   engine_.remove_chat_template();
-  EXPECT_NE(std::string(error_of([&] { chat(""); }).what()).find("chat template"), std::string::npos);
+  EXPECT_NE(std::string(api_error_of([&] { chat(""); }).what()).find("chat template"), std::string::npos);
 }
 
 // Models write the arguments, and max_tokens may cut them off. The history must accept every call of an answer.
@@ -500,7 +504,8 @@ TEST_F(RequestTest, SurvivesMutatedBodies) {
       }
       if (body.empty()) body = "{";
     }
-    const ApiError error = error_of([&] { i % 2 == 0 ? parse_completion(body, model_) : parse_chat(body, model_); });
+    const ApiError error =
+        api_error_of([&] { i % 2 == 0 ? parse_completion(body, model_) : parse_chat(body, model_); });
     EXPECT_TRUE(error.status == 200 || error.status == 400 || error.status == 404) << body;
     EXPECT_NO_THROW(dump(error.body()));
   }

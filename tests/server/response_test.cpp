@@ -8,7 +8,7 @@ namespace {
 
 const std::string kChat = R"("messages": [{"role": "user", "content": "hi"}])";
 
-Json parsed(const httplib::Result& result) { return Json::parse(result->body); }
+Json json_of(const httplib::Result& result) { return Json::parse(result->body); }
 
 std::vector<Json> chunks_of(const httplib::Result& result) {
   std::vector<std::string> data = sse_data(result->body);
@@ -34,7 +34,7 @@ TEST(ResponseTest, Chat) {
   const auto result = server.post("/v1/chat/completions", "{" + kChat + R"(, "seed": 5})");
   ASSERT_EQ(result->status, 200);
   EXPECT_EQ(result->get_header_value("Content-Type"), "application/json");
-  const Json json = parsed(result);
+  const Json json = json_of(result);
   EXPECT_TRUE(json["id"].get<std::string>().starts_with("chatcmpl-"));
   EXPECT_EQ(json["object"], "chat.completion");
   EXPECT_EQ(json["model"], "fake");
@@ -56,7 +56,7 @@ TEST(ResponseTest, Chat) {
 TEST(ResponseTest, CompletionsArePromptMajor) {
   TestServer server;
   server.engine.set_answer({"x"}, FinishReason::kLength);
-  const Json json = parsed(server.post("/v1/completions", R"({"prompt": ["a", "b"], "n": 2, "echo": true})"));
+  const Json json = json_of(server.post("/v1/completions", R"({"prompt": ["a", "b"], "n": 2, "echo": true})"));
   EXPECT_EQ(json["object"], "text_completion");
   ASSERT_EQ(json["choices"].size(), 4u);
   for (size_t i = 0; i < 4; ++i) {
@@ -71,7 +71,7 @@ TEST(ResponseTest, CompletionsArePromptMajor) {
 TEST(ResponseTest, LegacyLogprobsWithEcho) {
   TestServer server;
   server.engine.set_answer({"\xc3\xa9", "!"});
-  const Json json = parsed(server.post("/v1/completions", R"({"prompt": "ab", "echo": true, "logprobs": 1})"));
+  const Json json = json_of(server.post("/v1/completions", R"({"prompt": "ab", "echo": true, "logprobs": 1})"));
   const Json& logprobs = json["choices"][0]["logprobs"];
   EXPECT_EQ(logprobs["tokens"], Json::parse(R"(["a", "b", "bytes:\\xc3", "bytes:\\xa9", "!"])"));
   EXPECT_EQ(logprobs["token_logprobs"], Json::parse("[null, -0.5, -0.5, -0.5, -0.5]"));
@@ -83,7 +83,7 @@ TEST(ResponseTest, LegacyLogprobsWithEcho) {
 TEST(ResponseTest, ChatLogprobs) {
   TestServer server;
   const std::string body = "{" + kChat + R"(, "logprobs": true, "top_logprobs": 2})";
-  const Json json = parsed(server.post("/v1/chat/completions", body));
+  const Json json = json_of(server.post("/v1/chat/completions", body));
   const Json& content = json["choices"][0]["logprobs"]["content"];
   ASSERT_EQ(content.size(), 6u);
   EXPECT_EQ(content[0], Json::parse(R"({"token": "P", "logprob": -0.5, "bytes": [80], "top_logprobs": [
@@ -184,7 +184,7 @@ TEST(ResponseTest, WithoutMemoryARequestIsToComeAgain) {
   const auto whole = server.post("/v1/completions", R"({"prompt": "a"})");
   EXPECT_EQ(whole->status, 503);
   EXPECT_EQ(whole->get_header_value("Retry-After"), "1");
-  EXPECT_EQ(parsed(whole)["error"]["code"], "out_of_memory");
+  EXPECT_EQ(json_of(whole)["error"]["code"], "out_of_memory");
   const std::vector<Json> chunks = chunks_of_failure(server, "/v1/chat/completions", "{" + kChat + R"(, "stream": true})");
   EXPECT_EQ(chunks.back()["error"]["code"], "out_of_memory");
 }
@@ -194,7 +194,7 @@ TEST(ResponseTest, WithoutAllOfItsModelTheServerIsUnavailable) {
   server.engine.set_answer({"a"}, FinishReason::kLost);
   const auto whole = server.post("/v1/completions", R"({"prompt": "a"})");
   EXPECT_EQ(whole->status, 503);
-  EXPECT_EQ(parsed(whole)["error"]["code"], "unavailable");
+  EXPECT_EQ(json_of(whole)["error"]["code"], "unavailable");
   const std::vector<Json> chunks = chunks_of_failure(server, "/v1/chat/completions", "{" + kChat + R"(, "stream": true})");
   EXPECT_EQ(chunks.back()["error"]["code"], "unavailable");
   EXPECT_EQ(openai::to_api_error(RequestError(RequestError::Kind::kLost, "", "gone")).status, 503);
@@ -214,32 +214,34 @@ TEST(ResponseTest, ErrorOfAWholeAnswer) {
   server.engine.set_answer({"a"}, FinishReason::kError);
   const auto result = server.post("/v1/completions", R"({"prompt": "a"})");
   EXPECT_EQ(result->status, 500);
-  EXPECT_EQ(parsed(result), Json::parse(R"({"error": {"message": "the model broke", "type": "server_error",
+  EXPECT_EQ(json_of(result), Json::parse(R"({"error": {"message": "the model broke", "type": "server_error",
       "param": null, "code": null}})"));
 }
 
 TEST(ResponseTest, TokenizeAndDetokenize) {
   TestServer server;
-  EXPECT_EQ(parsed(server.post("/tokenize", R"({"prompt": "ab"})")),
+  EXPECT_EQ(json_of(server.post("/tokenize", R"({"prompt": "ab"})")),
             Json::parse(R"({"count": 2, "max_model_len": 1000, "tokens": [97, 98]})"));
-  EXPECT_EQ(parsed(server.post("/tokenize", "{" + kChat + "}"))["count"], 18);
-  EXPECT_EQ(parsed(server.post("/tokenize", R"({"prompt": "a", "return_token_strs": true})"))["token_strs"][0], "a");
-  EXPECT_EQ(parsed(server.post("/detokenize", R"({"tokens": [97, 98]})")), Json::parse(R"({"prompt": "ab", "content": "ab"})"));
+  EXPECT_EQ(json_of(server.post("/tokenize", "{" + kChat + "}"))["count"], 18);
+  EXPECT_EQ(json_of(server.post("/tokenize", R"({"prompt": "a", "return_token_strs": true})"))["token_strs"][0], "a");
+  EXPECT_EQ(json_of(server.post("/detokenize", R"({"tokens": [97, 98]})")),
+            Json::parse(R"({"prompt": "ab", "content": "ab"})"));
   EXPECT_EQ(server.post("/detokenize", R"({"tokens": [999]})")->status, 400);
   EXPECT_EQ(server.post("/tokenize", "{}")->status, 400);
-  EXPECT_EQ(parsed(server.client().Get("/tokenizer_info")), Json::parse(R"({"bos_token": "<s>", "eos_token": "</s>"})"));
+  EXPECT_EQ(json_of(server.client().Get("/tokenizer_info")),
+            Json::parse(R"({"bos_token": "<s>", "eos_token": "</s>"})"));
 }
 
 TEST(ResponseTest, ModelsHealthAndMetrics) {
   TestServer server;
   auto client = server.client();
   client.set_keep_alive(true);  // a response is counted before the next request of its connection is read
-  EXPECT_EQ(parsed(client.Get("/health"))["status"], "ok");
-  const Json models = parsed(client.Get("/v1/models"));
+  EXPECT_EQ(json_of(client.Get("/health"))["status"], "ok");
+  const Json models = json_of(client.Get("/v1/models"));
   EXPECT_EQ(models["object"], "list");
   EXPECT_EQ(models["data"][1]["id"], "alias");
-  EXPECT_EQ(parsed(client.Get("/v1/models/fake"))["max_model_len"], 1000);
-  EXPECT_EQ(parsed(client.Get("/v1/models/org/none"))["error"]["code"], "model_not_found");
+  EXPECT_EQ(json_of(client.Get("/v1/models/fake"))["max_model_len"], 1000);
+  EXPECT_EQ(json_of(client.Get("/v1/models/org/none"))["error"]["code"], "model_not_found");
   const std::string text = client.Get("/metrics")->body;
   for (const char* line : {
            "vllm:num_requests_running{model_name=\"fake\"} 0\n",

@@ -30,7 +30,7 @@ using ::testing::Not;
 using testing::Ran;
 using testing::run;
 
-constexpr const char* kModel = SMARTKV_SOURCE "/tests/fixtures/architectures/llama.gguf";
+constexpr const char* kServedModel = SMARTKV_SOURCE "/tests/fixtures/architectures/llama.gguf";
 
 class Start : public ::testing::Test {
  protected:
@@ -69,7 +69,7 @@ TEST(StandardOutput, ThatCannotBeWrittenIsAnError) {
 }
 
 TEST_F(Start, AModelThatCannotBeReadIsNamedWithTheReason) {
-  std::ifstream file(kModel, std::ios::binary);
+  std::ifstream file(kServedModel, std::ios::binary);
   const std::string whole(std::istreambuf_iterator<char>(file), {});
   ASSERT_FALSE(whole.empty());
   const auto written = [&](const char* name, const std::string& contents) {
@@ -89,7 +89,7 @@ TEST_F(Start, AModelThatCannotBeReadIsNamedWithTheReason) {
 
 TEST_F(Start, AModelGoesByItsContentsNotItsEnding) {
   for (const char* name : {"Qwen2.5-0.5B.GGUF", "llama", "llama.bin"}) {
-    fs::copy_file(kModel, folder_ / name);
+    fs::copy_file(kServedModel, folder_ / name);
     // The file can be read, but has no tokenizer.
     expect_refused(folder_ / name, "key \"tokenizer.ggml.tokens\": expected an array of strings");
   }
@@ -160,7 +160,7 @@ void serve_with_pending(int signal) {
   ::sigaddset(&set, signal);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   ::raise(signal);
-  const std::array arguments = {"smartkv", "serve", "--port", "0", "--model", kModel};
+  const std::array arguments = {"smartkv", "serve", "--port", "0", "--model", kServedModel};
   run_command_line(static_cast<int>(arguments.size()), arguments.data());
 }
 

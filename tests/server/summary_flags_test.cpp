@@ -18,7 +18,7 @@ nlohmann::json policy_of(std::vector<std::string> arguments) {
   return flags.resolve_without_model().engine.kv_cache;
 }
 
-std::string error_of(const std::vector<std::string>& arguments) {
+std::string flags_error(const std::vector<std::string>& arguments) {
   try {
     policy_of(arguments);
   } catch (const ConfigError& error) {
@@ -44,10 +44,12 @@ TEST(SummaryFlagsTest, OffOverridesAConfiguredPolicy) {
 }
 
 TEST(SummaryFlagsTest, AParameterWithoutThePolicyIsAnError) {
-  EXPECT_EQ(error_of({"--kv-window", "512"}), "--kv-window: needs --kv-proc on");
-  EXPECT_EQ(error_of({"--kv-proc", "off", "--kv-proc-layers", "0-3"}), "--kv-proc-layers: needs --kv-proc on");
-  EXPECT_EQ(error_of({"--kv-proc", "on", "--kv-cache", "full"}), "--kv-proc: expected either --kv-proc or --kv-cache, found both");
-  EXPECT_EQ(error_of({"--kv-proc", "off", "--kv-cache", "k4v4"}), "--kv-proc: expected either --kv-proc or --kv-cache, found both");
+  EXPECT_EQ(flags_error({"--kv-window", "512"}), "--kv-window: needs --kv-proc on");
+  EXPECT_EQ(flags_error({"--kv-proc", "off", "--kv-proc-layers", "0-3"}), "--kv-proc-layers: needs --kv-proc on");
+  EXPECT_EQ(flags_error({"--kv-proc", "on", "--kv-cache", "full"}),
+            "--kv-proc: expected either --kv-proc or --kv-cache, found both");
+  EXPECT_EQ(flags_error({"--kv-proc", "off", "--kv-cache", "k4v4"}),
+            "--kv-proc: expected either --kv-proc or --kv-cache, found both");
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ class RawTls {
   Owned<SSL, SSL_free> ssl_;
 };
 
-const std::string kHealth = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+const std::string kHealthRequest = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
 
 TEST(Tls, BeyondMaxConnectionsAnswersSayWhenToComeBack) {
   const Certificate certificate("");
@@ -121,7 +121,7 @@ TEST(Tls, BeyondMaxConnectionsAnswersSayWhenToComeBack) {
   used.send("GET /health HTTP/1.1\r\n");
   for (int i = 0; i < 20; ++i) {
     RawTls surplus(server.port);
-    surplus.send(kHealth);
+    surplus.send(kHealthRequest);
     EXPECT_THAT(surplus.read_all(), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("Retry-After: 1\r\n")));
   }
   used.send("\r\n");
@@ -178,7 +178,7 @@ TEST(Tls, IdleAndDrippingOnesHoldNoThread) {
   std::vector<std::unique_ptr<RawConnection>> dripping;
   for (int i = 0; i < kIdle; ++i) {
     idle.push_back(std::make_unique<RawTls>(server.port));
-    idle.back()->send(kHealth);
+    idle.back()->send(kHealthRequest);
     ASSERT_THAT(idle.back()->read_until("}"), StartsWith("HTTP/1.1 200")) << i;
   }
   for (int i = 0; i < kDripping; ++i) {
@@ -187,9 +187,9 @@ TEST(Tls, IdleAndDrippingOnesHoldNoThread) {
   }
   EXPECT_EQ(certificate.client(server.port).Get("/health")->status, 200);
   for (auto& connection : dripping) connection->send(std::string("\x00\x01", 2));
-  idle[123]->send(kHealth.substr(0, 10));
+  idle[123]->send(kHealthRequest.substr(0, 10));
   EXPECT_EQ(certificate.client(server.port).Get("/health")->status, 200);
-  idle[123]->send(kHealth.substr(10));  // every connection still works
+  idle[123]->send(kHealthRequest.substr(10));  // every connection still works
   EXPECT_THAT(idle[123]->read_until("}"), StartsWith("HTTP/1.1 200"));
 }
 
@@ -209,7 +209,7 @@ TEST(Tls, WhatIsNotTlsIsClosed) {
   const Certificate certificate("");
   TestServer server(certificate.options());
   RawConnection plain(server.port);
-  plain.send(kHealth);
+  plain.send(kHealthRequest);
   EXPECT_THAT(plain.read_all(), ::testing::Not(HasSubstr("HTTP")));
   EXPECT_EQ(certificate.client(server.port).Get("/health")->status, 200);
 }
@@ -233,7 +233,7 @@ TEST(Tls, ReloadingGivesNewConnectionsTheNewCertificate) {
   certificate.write("renewed");
   server.server.reload();
   EXPECT_THAT(RawTls(server.port).subject(), HasSubstr("renewed"));
-  before.send(kHealth);
+  before.send(kHealthRequest);
   EXPECT_THAT(before.read_until("}"), StartsWith("HTTP/1.1 200"));
   std::ofstream(certificate.key) << "broken";
   ::testing::internal::CaptureStderr();

@@ -54,7 +54,7 @@ std::string grammar_of(const ToolUse& tools) {
 }
 
 // Returns the text and the calls of an answer that comes in pieces of this size.
-std::string parsed(ToolForm form, const std::string& answer, size_t piece, bool parallel = true) {
+std::string parsed_answer(ToolForm form, const std::string& answer, size_t piece, bool parallel = true) {
   ToolUse tools = use(form, ToolUse::Choice::kAuto, parallel);
   tools.settle(form);
   ToolCallParser parser(tools);
@@ -147,7 +147,8 @@ TEST_F(ToolsTest, ParserFindsCallsHoweverTheAnswerIsCut) {
       {kHermes, "<tool_call>\nnothing", "<tool_call>\nnothing"},
   };
   for (const Case& one : cases) {
-    for (const size_t piece : {1u, 2u, 3u, 7u, 1000u}) EXPECT_EQ(parsed(one.form, one.answer, piece), one.expected) << piece;
+    for (const size_t piece : {1u, 2u, 3u, 7u, 1000u})
+      EXPECT_EQ(parsed_answer(one.form, one.answer, piece), one.expected) << piece;
   }
 }
 
@@ -181,17 +182,18 @@ TEST_F(ToolsTest, ParserFindsCallsInOtherForms) {
       R"(See {"name": "f", "arguments": {}})", "```python\nprint({})\n```",
       R"({"answer": {"name": "f", "arguments": {}}})", R"([{"name": "f", "arguments": {}}, 3])", "[1, 2]", "{", "```", "`x`", "a\n{\n  b\n}\n", "  trailing  ", "\n"};
   for (const size_t piece : {1u, 2u, 3u, 7u, 1000u}) {
-    for (const auto& [answer, expected] : cases) EXPECT_EQ(parsed(kHermes, answer, piece), expected) << piece;
-    for (const std::string& text : texts) EXPECT_EQ(parsed(kHermes, text, piece), text) << piece;
-    EXPECT_EQ(parsed(kMistral, "```json\n" + call + "\n```", piece), said);
-    EXPECT_EQ(parsed(kGeneric, "Well:\n```json\n" + call + "\n```", piece), "Well:" + said);
-    EXPECT_EQ(parsed(kHermes, call + "\n" + call, piece, false), said + "\n" + call);  // only one call is taken
+    for (const auto& [answer, expected] : cases) EXPECT_EQ(parsed_answer(kHermes, answer, piece), expected) << piece;
+    for (const std::string& text : texts) EXPECT_EQ(parsed_answer(kHermes, text, piece), text) << piece;
+    EXPECT_EQ(parsed_answer(kMistral, "```json\n" + call + "\n```", piece), said);
+    EXPECT_EQ(parsed_answer(kGeneric, "Well:\n```json\n" + call + "\n```", piece), "Well:" + said);
+    EXPECT_EQ(parsed_answer(kHermes, call + "\n" + call, piece, false), said + "\n" + call);  // only one call is taken
   }
 }
 
 TEST_F(ToolsTest, ALongCallInAnotherFormIsReadInLinearTime) {
   const std::string call = R"({"name": "f", "arguments": {"a": ")" + std::string(400'000, 'x') + "\"}}";
-  EXPECT_EQ(parsed(ToolForm::kHermes, call, 1).size(), call.size() - std::string(R"({"name": "f", "arguments": })").size() + 4);
+  EXPECT_EQ(parsed_answer(ToolForm::kHermes, call, 1).size(),
+            call.size() - std::string(R"({"name": "f", "arguments": })").size() + 4);
 }
 
 TEST_F(ToolsTest, FormIsWhatTheTemplateWrites) {

@@ -115,27 +115,30 @@ TEST_F(ChatTemplateFilesTest, OfGgufKeys) {
   EXPECT_THAT(files.variables, ElementsAre(Pair("pad_token", "<pad>")));
 }
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 TEST(NamedChatTemplates, ToolUseRendersWhatHasToDoWithTools) {
   const ChatTemplate both(ChatTemplateFiles{{{"default", "default{{ pad_token + unk_token|default('-') }}"}, {"tool_use", "tools{{ tools|length }}{{ pad_token }}"}},
                                             {{"pad_token", "P"}}});
-  const Json user = {{"role", "user"}, {"content", "a"}};
-  const Json call = {{"role", "assistant"}, {"tool_calls", Json::array()}}, result = {{"role", "tool"}, {"content", "r"}};
-  const Json tool = {{"type", "function"}};
-  const auto render = [&](Json messages, Json tools) { return both.render({{"messages", std::move(messages)}, {"tools", std::move(tools)}}); };
+  const OrderedJson user = {{"role", "user"}, {"content", "a"}};
+  const OrderedJson call = {{"role", "assistant"}, {"tool_calls", OrderedJson::array()}},
+                    result = {{"role", "tool"}, {"content", "r"}};
+  const OrderedJson tool = {{"type", "function"}};
+  const auto render = [&](OrderedJson messages, OrderedJson tools) {
+    return both.render({{"messages", std::move(messages)}, {"tools", std::move(tools)}});
+  };
   EXPECT_EQ(render({user}, nullptr), "defaultP-");
-  EXPECT_EQ(render({user}, Json::array()), "defaultP-");
+  EXPECT_EQ(render({user}, OrderedJson::array()), "defaultP-");
   EXPECT_EQ(render({user}, {tool}), "tools1P");
-  EXPECT_EQ(render({user, call}, Json::array()), "tools0P");
-  EXPECT_EQ(render({user, result}, Json::array()), "tools0P");
+  EXPECT_EQ(render({user, call}, OrderedJson::array()), "tools0P");
+  EXPECT_EQ(render({user, result}, OrderedJson::array()), "tools0P");
   EXPECT_EQ(both.render({{"messages", {user}}, {"pad_token", "own"}}), "defaultown-");
 }
 
 TEST(NamedChatTemplates, FaultsNameTheTemplate) {
   const auto error_of = [](const ChatTemplateFiles& files) {
     try {
-      return ChatTemplate(files).render({{"messages", Json::array()}});
+      return ChatTemplate(files).render({{"messages", OrderedJson::array()}});
     } catch (const ChatTemplateError& error) {
       return std::string(error.what());
     }

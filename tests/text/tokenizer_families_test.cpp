@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 
 constexpr int64_t kGroup = 10;  // strings per hash
 
-uint32_t fnv(const void* data, size_t size, uint32_t value) {
+uint32_t fnv_step(const void* data, size_t size, uint32_t value) {
   for (size_t i = 0; i < size; ++i) value = (value ^ static_cast<const unsigned char*>(data)[i]) * 0x01000193u;
   return value;
 }
@@ -39,13 +39,13 @@ TEST(TokenizerFamilies, EqualTheLibrary) {
       for (int64_t i = 0; i < kGroup; ++i) {
         const std::string text = strings.next();
         const std::vector<TokenId> ids = tokenizer->encode(text);
-        value = fnv(ids.data(), ids.size() * sizeof(TokenId), value);
+        value = fnv_step(ids.data(), ids.size() * sizeof(TokenId), value);
         const std::string decoded = utf8_repair(tokenizer->decode(ids));
-        value = fnv(decoded.data(), decoded.size(), value);
+        value = fnv_step(decoded.data(), decoded.size(), value);
         std::vector<TokenId> drawn(strings.number(6));
         for (TokenId& id : drawn) id = static_cast<TokenId>(strings.number(static_cast<uint64_t>(tokenizer->vocab_size())));
         const std::string drawn_text = utf8_repair(tokenizer->decode(drawn));
-        value = fnv(drawn_text.data(), drawn_text.size(), value);
+        value = fnv_step(drawn_text.data(), drawn_text.size(), value);
         texts.push_back(text);
       }
       ASSERT_LE(at + sizeof value, hashes.size());

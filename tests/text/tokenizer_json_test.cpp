@@ -19,7 +19,7 @@ using testing::HasSubstr;
 
 Json fixture(const std::string& name) { return Json::parse(read_file(kTokenizerFixtures + name + ".json")); }
 
-std::string error_of(const std::string& text) {
+std::string tokenizer_error(const std::string& text) {
   try {
     tokenizer_of_json(text);
   } catch (const TokenizerError& error) {
@@ -28,10 +28,10 @@ std::string error_of(const std::string& text) {
   return "no error";
 }
 
-std::string error_with(const Json& good, const char* pointer, const Json& value) {
+std::string tokenizer_error_with(const Json& good, const char* pointer, const Json& value) {
   Json changed = good;
   changed[Json::json_pointer(pointer)] = value;
-  return error_of(changed.dump());
+  return tokenizer_error(changed.dump());
 }
 
 // Returns a tokenizer.json with a byte-level vocabulary of the letters a to e, the space, "ab" and "\u0120a".
@@ -50,33 +50,42 @@ Json added(int id, const std::string& content, bool special, bool single_word = 
 
 TEST(TokenizerJson, NamesWhatIsWrong) {
   const Json good = fixture("llama3"), spm = fixture("llama2");
-  ASSERT_EQ(error_of(good.dump()), "no error");
-  ASSERT_EQ(error_of(spm.dump()), "no error");
-  EXPECT_THAT(error_with(good, "/model/type", "WordPiece"), HasSubstr("model.type: \"WordPiece\" is not supported"));
-  EXPECT_THAT(error_with(good, "/model/vocab", 3), HasSubstr("model.vocab: expected an object"));
-  EXPECT_THAT(error_with(good, "/model/vocab/a", 1 << 30), HasSubstr("\"a\": expected a token id below"));
-  EXPECT_THAT(error_with(good, "/model/merges/0", "zz"), HasSubstr("model.merges[0]"));
-  EXPECT_THAT(error_with(good, "/normalizer", {{"type", "Unheard"}}), HasSubstr("normalizer: {\"type\":\"Unheard\"} is not supported"));
-  EXPECT_THAT(error_with(good, "/pre_tokenizer/pretokenizers/0/pattern/Regex", "("),
+  ASSERT_EQ(tokenizer_error(good.dump()), "no error");
+  ASSERT_EQ(tokenizer_error(spm.dump()), "no error");
+  EXPECT_THAT(tokenizer_error_with(good, "/model/type", "WordPiece"),
+              HasSubstr("model.type: \"WordPiece\" is not supported"));
+  EXPECT_THAT(tokenizer_error_with(good, "/model/vocab", 3), HasSubstr("model.vocab: expected an object"));
+  EXPECT_THAT(tokenizer_error_with(good, "/model/vocab/a", 1 << 30), HasSubstr("\"a\": expected a token id below"));
+  EXPECT_THAT(tokenizer_error_with(good, "/model/merges/0", "zz"), HasSubstr("model.merges[0]"));
+  EXPECT_THAT(tokenizer_error_with(good, "/normalizer", {{"type", "Unheard"}}),
+              HasSubstr("normalizer: {\"type\":\"Unheard\"} is not supported"));
+  EXPECT_THAT(tokenizer_error_with(good, "/pre_tokenizer/pretokenizers/0/pattern/Regex", "("),
               HasSubstr("pre_tokenizer.pretokenizers[0].pattern.Regex: pattern \"(\": end pattern with unmatched parenthesis"));
-  EXPECT_THAT(error_with(good, "/pre_tokenizer/pretokenizers/0/behavior", "Glued"),
+  EXPECT_THAT(tokenizer_error_with(good, "/pre_tokenizer/pretokenizers/0/behavior", "Glued"),
               HasSubstr("pre_tokenizer.pretokenizers[0].behavior: \"Glued\" is not supported"));
-  EXPECT_THAT(error_with(good, "/pre_tokenizer/pretokenizers/1", {{"type", "FixedLength"}, {"length", 0}}),
+  EXPECT_THAT(tokenizer_error_with(good, "/pre_tokenizer/pretokenizers/1", {{"type", "FixedLength"}, {"length", 0}}),
               HasSubstr("pre_tokenizer.pretokenizers[1].length: expected a length of at least 1, found 0"));
-  EXPECT_THAT(error_with(good, "/post_processor/processors/0", good["post_processor"]["processors"][1]),
+  EXPECT_THAT(tokenizer_error_with(good, "/post_processor/processors/0", good["post_processor"]["processors"][1]),
               HasSubstr("post_processor.processors[1]: a second processor that adds tokens is not supported"));
-  EXPECT_THAT(error_with(good, "/added_tokens/0/id", -1), HasSubstr("added_tokens[0].id: expected a token id"));
-  EXPECT_THAT(error_with(good, "/post_processor/processors/1/special_tokens/<|begin_of_text|>/ids/0", 900'000),
-              HasSubstr("ids[0]: expected a token id, found 900000"));
-  EXPECT_THAT(error_with(good, "/decoder", nullptr), HasSubstr("decoder: expected a decoder"));
-  EXPECT_THAT(error_with(good, "/decoder", {{"type", "CTC"}}), HasSubstr("decoder: {\"type\":\"CTC\"} is not supported"));
-  EXPECT_THAT(error_with(spm, "/decoder/decoders/3/start", -1), HasSubstr("decoder.decoders[3].start: expected a whole number"));
-  EXPECT_THAT(error_with(spm, "/decoder/decoders/3/content", "ab"), HasSubstr("decoder.decoders[3].content: expected a string of one character"));
+  EXPECT_THAT(tokenizer_error_with(good, "/added_tokens/0/id", -1),
+              HasSubstr("added_tokens[0].id: expected a token id"));
+  EXPECT_THAT(
+      tokenizer_error_with(good, "/post_processor/processors/1/special_tokens/<|begin_of_text|>/ids/0", 900'000),
+      HasSubstr("ids[0]: expected a token id, found 900000"));
+  EXPECT_THAT(tokenizer_error_with(good, "/decoder", nullptr), HasSubstr("decoder: expected a decoder"));
+  EXPECT_THAT(tokenizer_error_with(good, "/decoder", {{"type", "CTC"}}),
+              HasSubstr("decoder: {\"type\":\"CTC\"} is not supported"));
+  EXPECT_THAT(tokenizer_error_with(spm, "/decoder/decoders/3/start", -1),
+              HasSubstr("decoder.decoders[3].start: expected a whole number"));
+  EXPECT_THAT(tokenizer_error_with(spm, "/decoder/decoders/3/content", "ab"),
+              HasSubstr("decoder.decoders[3].content: expected a string of one character"));
   const Json precompiled = {{"type", "Precompiled"}, {"precompiled_charsmap", "?"}};
-  EXPECT_THAT(error_with(good, "/normalizer", precompiled), HasSubstr("normalizer.precompiled_charsmap: expected base64"));
-  EXPECT_THAT(error_with(spm, "/model/unk_token", "none"), HasSubstr("model.unk_token: is not in the vocabulary"));
-  EXPECT_THAT(error_of("{"), HasSubstr("tokenizer.json: "));
-  EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("nested deeper than"));
+  EXPECT_THAT(tokenizer_error_with(good, "/normalizer", precompiled),
+              HasSubstr("normalizer.precompiled_charsmap: expected base64"));
+  EXPECT_THAT(tokenizer_error_with(spm, "/model/unk_token", "none"),
+              HasSubstr("model.unk_token: is not in the vocabulary"));
+  EXPECT_THAT(tokenizer_error("{"), HasSubstr("tokenizer.json: "));
+  EXPECT_THAT(tokenizer_error(std::string(100'000, '[')), HasSubstr("nested deeper than"));
 }
 
 TEST(TokenizerJson, AnEntryThatBpeCannotWriteIsReachedAsAnAddedTokenOnly) {
@@ -181,7 +190,7 @@ TEST(TokenizerJson, AWrongValueIsAnErrorThatNamesItsPart) {
                                 {"single", {{{"SpecialToken", {{"id", "<x>"}}}}, {{"Sequence", {{"id", "A"}}}}}},
                                 {"special_tokens", {{"<x>", {{"ids", {8}}}}}}};
     }
-    ASSERT_EQ(error_of(good.dump()), "no error") << family;
+    ASSERT_EQ(tokenizer_error(good.dump()), "no error") << family;
     std::set<std::string> places;
     const Json flat = good.flatten();
     for (const auto& [pointer, value] : flat.items()) {

@@ -13,7 +13,7 @@
 namespace smartkv {
 namespace {
 
-uint32_t fnv(const void* data, size_t size) {
+uint32_t fnv_hash(const void* data, size_t size) {
   uint32_t value = 0x811c9dc5u;
   for (size_t i = 0; i < size; ++i) value = (value ^ static_cast<const unsigned char*>(data)[i]) * 0x01000193u;
   return value;
@@ -35,8 +35,8 @@ TEST_P(Tokenizers, EqualsTheReferenceOnGeneratedStrings) {
     std::memcpy(expected, hashes.data() + 8 * i, 8);
     const std::vector<TokenId> ids = tokenizer_->encode(text);
     const std::string decoded = tokenizer_->decode(ids);
-    const bool same = fnv(ids.data(), ids.size() * sizeof(TokenId)) == expected[0] &&
-                      fnv(decoded.data(), decoded.size()) == expected[1];
+    const bool same = fnv_hash(ids.data(), ids.size() * sizeof(TokenId)) == expected[0] &&
+                      fnv_hash(decoded.data(), decoded.size()) == expected[1];
     if (!same && ++wrong <= 3) {
       ADD_FAILURE() << "string " << i << " " << nlohmann::json(utf8_repair(text)) << " gives " << nlohmann::json(ids)
                     << " and back " << nlohmann::json(utf8_repair(decoded));

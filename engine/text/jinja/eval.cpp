@@ -11,7 +11,7 @@ namespace smartkv::jinja {
 namespace {
 
 // Limit of the nesting of statements and expressions, counted across the macros that run. Protects the stack.
-constexpr int kMaxDepth = 500;
+constexpr int kMaxLevels = 500;
 constexpr int kMaxMacroDepth = 50;
 
 using Scope = std::map<std::string, Value, std::less<>>;
@@ -41,8 +41,8 @@ class Evaluator {
 
   struct Depth {
     Depth(Evaluator& evaluator, int line) : depth_(evaluator.depth_) {
-      if (++depth_ > kMaxDepth)
-        fail_at(line, "the template runs more than " + std::to_string(kMaxDepth) + " levels deep");
+      if (++depth_ > kMaxLevels)
+        fail_at(line, "the template runs more than " + std::to_string(kMaxLevels) + " levels deep");
     }
     ~Depth() { --depth_; }
     int& depth_;

@@ -13,8 +13,6 @@
 namespace smartkv::jinja {
 namespace {
 
-[[noreturn]] void fail(const std::string& message) { throw RuntimeError{message}; }
-
 // A call of a filter.
 struct Call {
   const std::string& name;
@@ -443,7 +441,7 @@ Value reverse_filter(const Call& call) {
 Value list_filter(const Call& call) { return Value::list(call.items()); }
 
 // A filter and its parameters. At least `required` arguments must be given.
-struct Row {
+struct FilterRow {
   Filter filter;
   std::vector<std::string_view> parameters;
   size_t required = 0;
@@ -452,8 +450,8 @@ struct Row {
   enum class Open : uint8_t { kNo, kNamed, kAny } open = Open::kNo;
 };
 
-const std::map<std::string, Row, std::less<>>& filters() {
-  static const std::map<std::string, Row, std::less<>> table = {
+const std::map<std::string, FilterRow, std::less<>>& filters() {
+  static const std::map<std::string, FilterRow, std::less<>> table = {
       {"abs", {abs_filter, {}}},
       {"batch", {batch_filter, {"linecount", "fill_with"}, 1}},
       {"capitalize", {text_filter, {}}},
@@ -465,7 +463,7 @@ const std::map<std::string, Row, std::less<>>& filters() {
       {"escape", {text_filter, {}}},
       {"first", {first_filter, {}}},
       {"float", {float_filter, {"default"}}},
-      {"format", {format_filter, {}, 0, Row::Open::kAny}},
+      {"format", {format_filter, {}, 0, FilterRow::Open::kAny}},
       {"indent", {indent_filter, {"width", "first", "blank"}}},
       {"int", {int_filter, {"default", "base"}}},
       {"items", {items_filter, {}}},
@@ -474,17 +472,17 @@ const std::map<std::string, Row, std::less<>>& filters() {
       {"length", {length_filter, {}}},
       {"list", {list_filter, {}}},
       {"lower", {text_filter, {}}},
-      {"map", {map_filter, {"attribute", "default"}, 1, Row::Open::kNamed}},
+      {"map", {map_filter, {"attribute", "default"}, 1, FilterRow::Open::kNamed}},
       {"max", {extreme_filter, {"case_sensitive", "attribute"}}},
       {"min", {extreme_filter, {"case_sensitive", "attribute"}}},
-      {"reject", {choose_filter, {}, 0, Row::Open::kNamed}},
-      {"rejectattr", {choose_filter, {}, 1, Row::Open::kNamed}},
+      {"reject", {choose_filter, {}, 0, FilterRow::Open::kNamed}},
+      {"rejectattr", {choose_filter, {}, 1, FilterRow::Open::kNamed}},
       {"replace", {text_filter, {"s", "new", "count"}, 2}},
       {"reverse", {reverse_filter, {}}},
       {"round", {round_filter, {"precision", "method"}}},
       {"safe", {text_filter, {}}},
-      {"select", {choose_filter, {}, 0, Row::Open::kNamed}},
-      {"selectattr", {choose_filter, {}, 1, Row::Open::kNamed}},
+      {"select", {choose_filter, {}, 0, FilterRow::Open::kNamed}},
+      {"selectattr", {choose_filter, {}, 1, FilterRow::Open::kNamed}},
       {"sort", {sort_filter, {"reverse", "case_sensitive", "attribute"}}},
       {"string", {text_filter, {}}},
       {"sum", {sum_filter, {"attribute", "start"}}},
@@ -501,20 +499,20 @@ const std::map<std::string, Row, std::less<>>& filters() {
 std::optional<std::string> check_filter(const std::string& name, const CallShape& call) {
   const auto found = filters().find(name);
   if (found == filters().end()) return "unknown filter \"" + name + "\"";
-  const Row& row = found->second;
-  if (row.open == Row::Open::kAny) return std::nullopt;
+  const FilterRow& row = found->second;
+  if (row.open == FilterRow::Open::kAny) return std::nullopt;
   for (const std::string& keyword : call.keywords) {
     if (std::find(row.parameters.begin(), row.parameters.end(), keyword) == row.parameters.end()) {
       return "the filter \"" + name + "\" has no argument \"" + keyword + "\"";
     }
   }
-  if (row.open == Row::Open::kNo && call.positional + call.keywords.size() > row.parameters.size()) {
+  if (row.open == FilterRow::Open::kNo && call.positional + call.keywords.size() > row.parameters.size()) {
     return "the filter \"" + name + "\" takes at most " + std::to_string(row.parameters.size()) + " arguments";
   }
   if (call.positional + call.keywords.size() < row.required) {
     return "the filter \"" + name + "\" takes at least " + std::to_string(row.required) + " arguments";
   }
-  if (row.open == Row::Open::kNo) return std::nullopt;
+  if (row.open == FilterRow::Open::kNo) return std::nullopt;
   // Check the filter or test that an argument names.
   const size_t at = name.ends_with("attr") ? 1 : 0;
   if (call.positional <= at || !call.constants[at]) return std::nullopt;

@@ -13,8 +13,6 @@ namespace {
 
 constexpr int64_t kMaxWidth = 1000;  // Characters of one number. Python has no limit.
 
-[[noreturn]] void fail(const std::string& message) { throw RuntimeError{message}; }
-
 // One conversion: %[(key)][flags][width][.precision]type
 struct Conversion {
   std::string flags;
@@ -35,8 +33,11 @@ template <typename T>
 std::string number(const Conversion& c, const char* type, T value) {
   if (c.width > kMaxWidth || c.precision > kMaxWidth)
     fail("format: a width or precision above " + std::to_string(kMaxWidth));
-  const std::string format = "%" + c.flags + (c.width > 0 ? std::to_string(c.width) : "") +
-                             (c.precision >= 0 ? "." + std::to_string(c.precision) : "") + type;
+  std::string format = "%";
+  format += c.flags;
+  if (c.width > 0) format += std::to_string(c.width);
+  if (c.precision >= 0) format.append(".").append(std::to_string(c.precision));
+  format += type;
   std::string text(static_cast<size_t>(std::snprintf(nullptr, 0, format.c_str(), value)), '\0');
   std::snprintf(text.data(), text.size() + 1, format.c_str(), value);
   return text;

@@ -13,7 +13,7 @@ namespace {
 bool is_name_start(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v'; }
+bool is_ascii_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v'; }
 
 class Lexer {
  public:
@@ -73,14 +73,14 @@ class Lexer {
   void text(std::string value, char kind, char sign) {
     const bool starts_line = at_ == 0 || source_[at_ - 1] == '\n';
     if (strip_next_) {
-      value.erase(0, static_cast<size_t>(std::find_if_not(value.begin(), value.end(), is_space) - value.begin()));
+      value.erase(0, static_cast<size_t>(std::find_if_not(value.begin(), value.end(), is_ascii_space) - value.begin()));
     } else if (trim_newline_ && value.starts_with('\n')) {
       value.erase(0, 1);
     }
     const bool cut_newline = trim_newline_ && !strip_next_;
     strip_next_ = trim_newline_ = false;
     if (sign == '-') {
-      while (!value.empty() && is_space(value.back())) value.pop_back();
+      while (!value.empty() && is_ascii_space(value.back())) value.pop_back();
     // Remove blanks between the start of the line and the tag.
     } else if ((kind == '%' || kind == '#') && sign != '+') {
       size_t blanks = value.size();
@@ -103,10 +103,10 @@ class Lexer {
   // Reads {% raw %} ... {% endraw %}. Returns false if this is another block.
   bool raw() {
     size_t at = at_ + 2 + (sign_at(at_ + 2) != '\0' ? 1 : 0);
-    while (at < source_.size() && is_space(source_[at])) ++at;
+    while (at < source_.size() && is_ascii_space(source_[at])) ++at;
     if (source_.compare(at, 3, "raw") != 0 || (at + 3 < source_.size() && is_name(source_[at + 3]))) return false;
     at += 3;
-    while (at < source_.size() && is_space(source_[at])) ++at;
+    while (at < source_.size() && is_ascii_space(source_[at])) ++at;
     const char sign = sign_at(at) == '-' ? '-' : '\0';
     if (sign != '\0') ++at;
     if (source_.compare(at, 2, "%}") != 0) fail_at(line_, "expected %} after raw");
@@ -117,10 +117,10 @@ class Lexer {
     for (size_t tag = source_.find("{%", at_); tag != std::string::npos; tag = source_.find("{%", tag + 1)) {
       const char end_sign = sign_at(tag + 2);
       size_t word = tag + 2 + (end_sign != '\0' ? 1 : 0);
-      while (word < source_.size() && is_space(source_[word])) ++word;
+      while (word < source_.size() && is_ascii_space(source_[word])) ++word;
       if (source_.compare(word, 6, "endraw") != 0) continue;
       size_t close = word + 6;
-      while (close < source_.size() && is_space(source_[close])) ++close;
+      while (close < source_.size() && is_ascii_space(source_[close])) ++close;
       const char close_sign = sign_at(close);
       if (close_sign != '\0') ++close;
       if (source_.compare(close, 2, "%}") != 0) continue;
@@ -142,7 +142,7 @@ class Lexer {
     move_to(at_ + 2 + (sign_at(at_ + 2) != '\0' ? 1 : 0));
     int open = 0;  // Open brackets. A "}}" inside of them closes dictionaries.
     for (;;) {
-      while (at_ < source_.size() && is_space(source_[at_])) move_to(at_ + 1);
+      while (at_ < source_.size() && is_ascii_space(source_[at_])) move_to(at_ + 1);
       if (at_ >= source_.size()) fail_at(begin_line, std::string("a ") + (block ? "{%" : "{{") + " is not closed");
       const char sign = open == 0 ? sign_at(at_) : '\0';
       if (open == 0 && source_.compare(at_ + (sign != '\0' ? 1 : 0), 2, close) == 0) {

@@ -12,8 +12,6 @@ namespace {
 
 constexpr int64_t kMaxRange = 100'000;  // the limit of jinja2's sandbox
 
-[[noreturn]] void fail(const std::string& message) { throw RuntimeError{message}; }
-
 std::string string_argument(const Arguments& arguments, size_t index, const char* name, const std::string& callee) {
   const Value* value = arguments.find(index, name);
   const std::string* text = value == nullptr ? nullptr : value->as<std::string>();
@@ -191,14 +189,14 @@ std::tm local_now() {
 }
 
 // The numbers of arguments that a method takes. Keywords are allowed only if `keywords` names them.
-struct Row {
+struct MethodRow {
   size_t least = 0, most = 0;
   std::vector<std::string_view> keywords = {};
 };
-using Table = std::map<std::string, Row, std::less<>>;
+using MethodTable = std::map<std::string, MethodRow, std::less<>>;
 
-const Table& string_methods() {
-  static const Table table = {{"capitalize", {}},
+const MethodTable& string_methods() {
+  static const MethodTable table = {{"capitalize", {}},
                               {"count", {1, 3}},
                               {"endswith", {1, 1}},
                               {"find", {1, 3}},
@@ -222,16 +220,16 @@ const Table& string_methods() {
                               {"upper", {}}};
   return table;
 }
-const Table& dict_methods() {
-  static const Table table = {{"get", {1, 2}}, {"items", {}}, {"keys", {}}, {"values", {}}};
+const MethodTable& dict_methods() {
+  static const MethodTable table = {{"get", {1, 2}}, {"items", {}}, {"keys", {}}, {"values", {}}};
   return table;
 }
-const Table& list_methods() {
-  static const Table table = {{"count", {1, 1}}, {"index", {1, 1}}};
+const MethodTable& list_methods() {
+  static const MethodTable table = {{"count", {1, 1}}, {"index", {1, 1}}};
   return table;
 }
-const Table& functions() {
-  static const Table table = {{"range", {1, 3}},
+const MethodTable& functions() {
+  static const MethodTable table = {{"range", {1, 3}},
                               {"dict", {0, 1}},
                               {"namespace", {0, 1}},
                               {"raise_exception", {1, 1, {"message"}}},
@@ -239,7 +237,7 @@ const Table& functions() {
   return table;
 }
 
-std::optional<std::string> check_row(const Row& row, const std::string& callee, const CallShape& call,
+std::optional<std::string> check_row(const MethodRow& row, const std::string& callee, const CallShape& call,
                                      bool any_keywords) {
   for (const std::string& keyword : call.keywords) {
     if (!any_keywords && std::find(row.keywords.begin(), row.keywords.end(), keyword) == row.keywords.end()) {
@@ -295,7 +293,7 @@ std::optional<std::string> check_function(const std::string& name, const CallSha
 std::optional<std::string> check_method(const std::string& name, const CallShape& call) {
   if (is_forbidden_dict_method(name) || is_forbidden_list_method(name)) return std::nullopt;
   std::optional<std::string> fault = "unknown method \"" + name + "\"";
-  for (const Table* table : {&string_methods(), &dict_methods(), &list_methods()}) {
+  for (const MethodTable* table : {&string_methods(), &dict_methods(), &list_methods()}) {
     const auto found = table->find(name);
     if (found == table->end()) continue;
     fault = check_row(found->second, "the method \"" + name + "\"", call, false);

@@ -10,8 +10,6 @@
 namespace smartkv::jinja {
 namespace {
 
-[[noreturn]] void fail(const std::string& message) { throw RuntimeError{message}; }
-
 [[noreturn]] void mismatch(const std::string& op, const Value& left, const Value& right) {
   for (const Value* side : {&left, &right}) {
     if (const Undefined* undefined = side->as<Undefined>()) fail_undefined(*undefined);
@@ -201,7 +199,7 @@ std::vector<Value> iterate(const Value& value, Environment& environment) {
     environment.spend(static_cast<int64_t>(text->size() / 8));
     for (std::string& character : characters(*text)) items.push_back(std::move(character));
   } else if (!value.is_undefined()) {
-    fail("\"" + value.type_name() + "\" is not iterable");
+    fail(std::string("\"").append(value.type_name()) + "\" is not iterable");
   }
   return items;
 }

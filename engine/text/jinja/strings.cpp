@@ -10,7 +10,7 @@
 namespace smartkv::jinja {
 namespace {
 
-bool is_space(char32_t c) {
+bool is_unicode_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
@@ -63,7 +63,7 @@ std::string strip(const std::string& text, const std::string* set, bool start, b
   const std::vector<char32_t> characters = decode(text),
                               chosen = set == nullptr ? std::vector<char32_t>() : decode(*set);
   const auto strips = [&](char32_t c) {
-    return set == nullptr ? is_space(c) : std::find(chosen.begin(), chosen.end(), c) != chosen.end();
+    return set == nullptr ? is_unicode_space(c) : std::find(chosen.begin(), chosen.end(), c) != chosen.end();
   };
   size_t first = 0, last = characters.size();
   while (start && first < last && strips(characters[first])) ++first;
@@ -76,14 +76,14 @@ std::vector<std::string> split_spaces(const std::string& text, int64_t most) {
   std::vector<std::string> parts;
   const std::vector<char32_t> characters = decode(text);
   const auto end = characters.end();
-  for (auto at = std::find_if_not(characters.begin(), end, is_space); at != end;) {
+  for (auto at = std::find_if_not(characters.begin(), end, is_unicode_space); at != end;) {
     if (static_cast<int64_t>(parts.size()) == most) {  // The rest is one part.
       parts.push_back(encode(at, end));
       break;
     }
-    const auto stop = std::find_if(at, end, is_space);
+    const auto stop = std::find_if(at, end, is_unicode_space);
     parts.push_back(encode(at, stop));
-    at = std::find_if_not(stop, end, is_space);
+    at = std::find_if_not(stop, end, is_unicode_space);
   }
   return parts;
 }
@@ -181,7 +181,7 @@ std::string title_words(const std::string& text) {
   bool inside = false;
   for (const char32_t c : decode(text)) {
     append(out, c, inside ? Case::kLower : Case::kUpper);
-    inside = !is_space(c) && c != '-' && c != '(' && c != '{' && c != '[' && c != '<';
+    inside = !is_unicode_space(c) && c != '-' && c != '(' && c != '{' && c != '[' && c != '<';
   }
   return out;
 }

@@ -16,7 +16,7 @@ struct Subject {
 };
 using Test = bool (*)(const Subject&);
 // A test and the number of its arguments.
-struct Row {
+struct TestRow {
   Test test;
   size_t arguments = 0;
 };
@@ -60,8 +60,8 @@ bool has_case(const Subject& it) {
   return low != high && text == (it.name == "lower" ? low : high);
 }
 
-const std::map<std::string, Row, std::less<>>& tests() {
-  static const std::map<std::string, Row, std::less<>> table = {
+const std::map<std::string, TestRow, std::less<>>& tests() {
+  static const std::map<std::string, TestRow, std::less<>> table = {
       {"==", {same, 1}},
       {"eq", {same, 1}},
       {"equalto", {same, 1}},

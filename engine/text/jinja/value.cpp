@@ -10,7 +10,7 @@
 namespace smartkv::jinja {
 namespace {
 
-constexpr int kMaxDepth = 200;
+constexpr int kValueDepth = 200;
 constexpr int64_t kMaxWeight = 4'000'000;
 
 void add(Extent& extent, const Value& child) {
@@ -19,8 +19,8 @@ void add(Extent& extent, const Value& child) {
   extent.depth = std::max(extent.depth, inner.depth + 1);
   extent.is_shared |= inner.is_shared;
   if (extent.weight > kMaxWeight) throw RuntimeError{"a value grows beyond the limit"};
-  if (extent.depth > kMaxDepth) {
-    throw RuntimeError{"a value is nested more than " + std::to_string(kMaxDepth) + " deep"};
+  if (extent.depth > kValueDepth) {
+    throw RuntimeError{"a value is nested more than " + std::to_string(kValueDepth) + " deep"};
   }
 }
 
@@ -104,7 +104,8 @@ Value Value::dict(std::vector<std::pair<Value, Value>> items, Dict::Kind kind) {
 }
 
 Value Value::from_json(const nlohmann::ordered_json& json, int depth) {
-  if (depth > kMaxDepth) throw RuntimeError{"a variable is nested more than " + std::to_string(kMaxDepth) + " deep"};
+  if (depth > kValueDepth)
+    throw RuntimeError{"a variable is nested more than " + std::to_string(kValueDepth) + " deep"};
   switch (json.type()) {
     case nlohmann::json::value_t::boolean:
       return json.get<bool>();

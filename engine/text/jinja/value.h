@@ -21,6 +21,7 @@ class Value;
 struct RuntimeError {
   std::string message;
 };
+[[noreturn]] inline void fail(const std::string& message) { throw RuntimeError{message}; }
 
 struct Undefined {
   std::string name;  // The name that was looked up, for errors.

@@ -18,21 +18,21 @@ namespace {
 using testing::HasSubstr;
 using nlohmann::json;
 
-constexpr const char* kIdentity = "0123456789abcdef0123456789abcdef";
+constexpr const char* kWorthIdentity = "0123456789abcdef0123456789abcdef";
 
 class ChannelWorthFile : public testing::Test {
  protected:
   ChannelWorthFile() : model_(tiny_config()) {
     const auto heads = static_cast<size_t>(model_.n_kv_heads), dim = static_cast<size_t>(model_.head_dim);
     const json keys(heads, json(dim / 2, 0.5)), values(heads, json(dim, 0.25));
-    content_ = {{"model_identity", kIdentity}, {"layers", json(static_cast<size_t>(model_.n_layers), keys)},
+    content_ = {{"model_identity", kWorthIdentity}, {"layers", json(static_cast<size_t>(model_.n_layers), keys)},
                 {"values", json(static_cast<size_t>(model_.n_layers), values)}};
   }
   ~ChannelWorthFile() override { std::filesystem::remove(path_); }
 
   std::shared_ptr<const ChannelWorth> load(const std::string& text) const {
     std::ofstream(path_) << text;
-    return load_channel_worth(path_, model_, kIdentity);
+    return load_channel_worth(path_, model_, kWorthIdentity);
   }
   std::string error_of(const std::string& text) const {
     try {
@@ -62,7 +62,7 @@ TEST_F(ChannelWorthFile, ErrorsNameThePlace) {
   EXPECT_THAT(error_of(R"({"layers": []})"), HasSubstr("members layers and values"));
   json other = content_, few = content_, text = content_, negative = content_;
   other["model_identity"] = "0";
-  EXPECT_THAT(error_of(other.dump()), HasSubstr("model_identity: expected " + std::string(kIdentity)));
+  EXPECT_THAT(error_of(other.dump()), HasSubstr("model_identity: expected " + std::string(kWorthIdentity)));
   few["layers"][1][0].erase(0);
   EXPECT_THAT(error_of(few.dump()), HasSubstr("layers[1][0]: expected a list of length " + std::to_string(model_.head_dim / 2)));
   text["values"][0][0][2] = "much";
@@ -70,8 +70,8 @@ TEST_F(ChannelWorthFile, ErrorsNameThePlace) {
   negative["values"][0][0][2] = -1;
   EXPECT_THAT(error_of(negative.dump()), HasSubstr("values[0][0][2]"));
   std::filesystem::remove(path_);
-  EXPECT_THROW(load_channel_worth(path_, model_, kIdentity), CacheError);
-  EXPECT_THROW(load_channel_worth("/dev/null", model_, kIdentity), CacheError);
+  EXPECT_THROW(load_channel_worth(path_, model_, kWorthIdentity), CacheError);
+  EXPECT_THROW(load_channel_worth("/dev/null", model_, kWorthIdentity), CacheError);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr const char* kIdentity = "0123456789abcdef0123456789abcdef";
+constexpr const char* kGateIdentity = "0123456789abcdef0123456789abcdef";
 
 class GateFile : public testing::Test {
  protected:
@@ -37,7 +37,8 @@ class GateFile : public testing::Test {
 
   std::string error_of_load(const ModelConfig& model) const { return error_of_load(path_, model); }
   std::string error_of_load(const std::filesystem::path& file) const { return error_of_load(file, model_); }
-  static std::string error_of_load(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity = kIdentity) {
+  static std::string error_of_load(const std::filesystem::path& file, const ModelConfig& model,
+                                   const std::string& identity = kGateIdentity) {
     try {
       load_gate(file, model, identity);
     } catch (const CacheError& error) {
@@ -54,9 +55,9 @@ class GateFile : public testing::Test {
 };
 
 TEST_F(GateFile, RoundTrips) {
-  write_gate(path_, model_, kIdentity, layers_, {{"text", "books.txt"}});
+  write_gate(path_, model_, kGateIdentity, layers_, {{"text", "books.txt"}});
   EXPECT_EQ(SafetensorsFile::open(path_).metadata().at("text"), "books.txt");
-  const auto gate = load_gate(path_, model_, kIdentity);
+  const auto gate = load_gate(path_, model_, kGateIdentity);
   const Gate direct(model_.n_kv_heads, model_.head_dim, layers_);
   EXPECT_EQ(gate->n_layers(), model_.n_layers);
   EXPECT_FALSE(gate->has_importance());
@@ -74,16 +75,16 @@ TEST_F(GateFile, ItsSecondHeadIsThereOrNot) {
     layer.importance.assign(
         static_cast<size_t>(model_.n_kv_heads * (GateLayer::importance_features(model_.n_kv_heads, model_.head_dim) + 1)), 0.25f);
   }
-  write_gate(path_, model_, kIdentity, layers_, {});
-  EXPECT_TRUE(load_gate(path_, model_, kIdentity)->has_importance());
-  EXPECT_EQ(read_gate_layers(path_, model_, kIdentity).back().importance, layers_.back().importance);
+  write_gate(path_, model_, kGateIdentity, layers_, {});
+  EXPECT_TRUE(load_gate(path_, model_, kGateIdentity)->has_importance());
+  EXPECT_EQ(read_gate_layers(path_, model_, kGateIdentity).back().importance, layers_.back().importance);
   layers_.back().importance.clear();  // missing in one layer only
-  write_gate(path_, model_, kIdentity, layers_, {});
-  EXPECT_THROW(load_gate(path_, model_, kIdentity), CacheError);
+  write_gate(path_, model_, kGateIdentity, layers_, {});
+  EXPECT_THROW(load_gate(path_, model_, kGateIdentity), CacheError);
 }
 
 TEST_F(GateFile, SaysHowTheModelDiffersAndWhatToDo) {
-  write_gate(path_, model_, kIdentity, layers_, {});
+  write_gate(path_, model_, kGateIdentity, layers_, {});
   ModelConfig other = model_;
   other.name = "model";  // named after its file
   EXPECT_EQ(error_of_load(other), "no error");
@@ -100,7 +101,7 @@ TEST_F(GateFile, NamesWhatIsWrongInTheFile) {
   write_safetensors(path_, {{"x", {1}, {0.0f}}}, TensorType::kF32, {});
   EXPECT_THAT(error_of_load(model_), HasSubstr("metadata \"head_dim\" is missing: not a gate file"));
   layers_.pop_back();
-  write_gate(path_, model_, kIdentity, layers_, {});
+  write_gate(path_, model_, kGateIdentity, layers_, {});
   EXPECT_THAT(error_of_load(model_), HasSubstr("tensor \"layers.2.0.weight\" is missing"));
   const std::map<std::string, std::string> metadata = SafetensorsFile::open(path_).metadata();
   write_safetensors(path_, {{"layers.0.0.weight", {2, 2}, {1, 2, 3, 4}}}, TensorType::kF32, metadata);
@@ -115,8 +116,8 @@ TEST_F(GateFile, OpensRegularFilesOnly) {
 }
 
 TEST_F(GateFile, ASetKnowsNamesAndNoPaths) {
-  write_gate(path_, model_, kIdentity, layers_, {});
-  const GateSet set({kIdentity, {{"mine", path_}, {"other", path_}}}, model_);
+  write_gate(path_, model_, kGateIdentity, layers_, {});
+  const GateSet set({kGateIdentity, {{"mine", path_}, {"other", path_}}}, model_);
   EXPECT_EQ(set.find("mine")->n_layers(), model_.n_layers);
   for (const std::string& name : {path_.string(), std::string("/etc/passwd"), std::string("Mine")}) {
     try {
@@ -127,11 +128,12 @@ TEST_F(GateFile, ASetKnowsNamesAndNoPaths) {
     }
   }
   EXPECT_THROW(set.find(""), CacheError);  // none ship for this model
-  EXPECT_EQ(GateSet({kIdentity, {{"default", path_}}}, model_).find("")->n_layers(), model_.n_layers);
+  EXPECT_EQ(GateSet({kGateIdentity, {{"default", path_}}}, model_).find("")->n_layers(), model_.n_layers);
 }
 
 TEST_F(GateFile, ASetOpensItsFilesAtOnce) {
-  const auto error_of_set = [&](const GateFiles& files, const ModelConfig& model, const std::string& identity = kIdentity) -> std::string {
+  const auto error_of_set = [&](const GateFiles& files, const ModelConfig& model,
+                                const std::string& identity = kGateIdentity) -> std::string {
     try {
       const GateSet set({identity, files}, model);
     } catch (const CacheError& error) {
@@ -149,7 +151,7 @@ TEST_F(GateFile, ASetOpensItsFilesAtOnce) {
 
 TEST_F(GateFile, ShippedGatesAreFoundByTheModel) {
   try {
-    load_shipped_gate(model_, kIdentity);
+    load_shipped_gate(model_, kGateIdentity);
     FAIL() << "no error";
   } catch (const CacheError& error) {
     EXPECT_THAT(error.what(), HasSubstr("no built-in gates for the model \"tiny\" with 3 layers"));

@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 // Returns the messages of all checks that fail.
-std::vector<std::string> errors_of(const ModelOptions& options) {
+std::vector<std::string> model_option_errors(const ModelOptions& options) {
   std::vector<std::string> errors;
   check_model_options(options, [&](const std::function<void()>& check) {
     try {
@@ -58,51 +58,52 @@ TEST(ModelOptions, EveryValueHasANameOfItsOwn) {
   EXPECT_EQ(name(RopeScaling::kYarn), "yarn");
 }
 
-TEST(ModelOptions, DefaultsAreAccepted) { EXPECT_THAT(errors_of({}), IsEmpty()); }
+TEST(ModelOptions, DefaultsAreAccepted) { EXPECT_THAT(model_option_errors({}), IsEmpty()); }
 
 TEST(ModelOptions, TypesThatDoNotGoTogetherAreNamed) {
   EXPECT_THAT(
-      errors_of({.dtype = DataType::kF16}),
+      model_option_errors({.dtype = DataType::kF16}),
       ElementsAre("dtype: expected auto, bf16 or f32 with backend native, found \"f16\"; --backend torch supports it"));
-  EXPECT_THAT(errors_of({.dtype = DataType::kF32, .weights = WeightFormat::kInt4}),
+  EXPECT_THAT(model_option_errors({.dtype = DataType::kF32, .weights = WeightFormat::kInt4}),
               ElementsAre("weights: expected auto or f32 with dtype f32, found \"int4\""));
-  EXPECT_THAT(errors_of({.dtype = DataType::kBf16, .weights = WeightFormat::kF32}),
+  EXPECT_THAT(model_option_errors({.dtype = DataType::kBf16, .weights = WeightFormat::kF32}),
               ElementsAre("weights: expected auto, file, bf16, int8 or int4 with dtype bf16, found \"f32\""));
-  EXPECT_THAT(errors_of({.weights = WeightFormat::kFile, .backend = Backend::kTorch}),
+  EXPECT_THAT(model_option_errors({.weights = WeightFormat::kFile, .backend = Backend::kTorch}),
               ElementsAre("weights: expected auto, bf16 or f32 with backend torch, found \"file\""));
-  EXPECT_THAT(errors_of({.dtype = DataType::kF16, .weights = WeightFormat::kBf16, .backend = Backend::kTorch}),
-              ElementsAre("weights: expected auto, which stores f16, with dtype f16, found \"bf16\""));
-  EXPECT_THAT(errors_of({.dtype = DataType::kF16, .backend = Backend::kTorch}), IsEmpty());
-  EXPECT_THAT(errors_of({.weights = WeightFormat::kF32}), IsEmpty());
+  EXPECT_THAT(
+      model_option_errors({.dtype = DataType::kF16, .weights = WeightFormat::kBf16, .backend = Backend::kTorch}),
+      ElementsAre("weights: expected auto, which stores f16, with dtype f16, found \"bf16\""));
+  EXPECT_THAT(model_option_errors({.dtype = DataType::kF16, .backend = Backend::kTorch}), IsEmpty());
+  EXPECT_THAT(model_option_errors({.weights = WeightFormat::kF32}), IsEmpty());
   EXPECT_EQ(product_type({.weights = WeightFormat::kF32}), ProductType::kF32);
   EXPECT_EQ(product_type({.weights = WeightFormat::kInt8}), ProductType::kBf16);
   EXPECT_EQ(product_type({.dtype = DataType::kF16}), ProductType::kF16);
 }
 
 TEST(ModelOptions, SizesAreInRange) {
-  EXPECT_THAT(errors_of({.tensor_parallel = 0, .threads = -1, .context_length = -2}),
+  EXPECT_THAT(model_option_errors({.tensor_parallel = 0, .threads = -1, .context_length = -2}),
               ElementsAre("threads: expected at least 0, found -1", "tensor_parallel: expected at least 1, found 0",
                           "context_length: expected at least 0, found -2"));
 }
 
 TEST(ModelOptions, SeveralRanksNeedTorchAndHaveNoCudaGraphs) {
   EXPECT_THAT(
-      errors_of({.tensor_parallel = 2}),
+      model_option_errors({.tensor_parallel = 2}),
       ElementsAre("tensor_parallel: expected 1 with backend native, found 2; --backend torch supports several ranks"));
   ModelOptions options{.backend = Backend::kTorch, .device = "cuda:0", .tensor_parallel = 2};
   // A program without CUDA refuses the device, too.
-  EXPECT_THAT(errors_of(options), Not(testing::Contains(HasSubstr("cuda_graphs"))));
+  EXPECT_THAT(model_option_errors(options), Not(testing::Contains(HasSubstr("cuda_graphs"))));
   options.cuda_graphs = CudaGraphs::kOn;
-  EXPECT_THAT(errors_of(options),
+  EXPECT_THAT(model_option_errors(options),
               testing::Contains(HasSubstr("cuda_graphs: expected auto or off with tensor_parallel 2, ")));
   options.tensor_parallel = 1;
-  EXPECT_THAT(errors_of(options), Not(testing::Contains(HasSubstr("cuda_graphs"))));
-  EXPECT_THAT(errors_of({.cuda_graphs = CudaGraphs::kOn}),
+  EXPECT_THAT(model_option_errors(options), Not(testing::Contains(HasSubstr("cuda_graphs"))));
+  EXPECT_THAT(model_option_errors({.cuda_graphs = CudaGraphs::kOn}),
               ElementsAre(HasSubstr("cuda_graphs: expected auto or off on device cpu, found \"on\"")));
 }
 
 TEST(ModelOptions, EveryErrorIsReported) {
-  EXPECT_THAT(errors_of({.dtype = DataType::kF16,
+  EXPECT_THAT(model_option_errors({.dtype = DataType::kF16,
                          .weights = WeightFormat::kInt4,
                          .device = "tpu",
                          .tensor_parallel = 2,
@@ -175,7 +176,7 @@ TEST(DraftOptions, RunOnTheNativeBackendAndTheCpu) {
     EXPECT_EQ(options.cuda_graphs, CudaGraphs::kAuto);
     EXPECT_EQ(options.context_length, 4000);
     EXPECT_EQ(options.rope_scaling.scaling, RopeScaling::kYarn);
-    EXPECT_THAT(errors_of(options), IsEmpty());
+    EXPECT_THAT(model_option_errors(options), IsEmpty());
   }
   EXPECT_EQ(copy.weights, WeightFormat::kInt4);
   EXPECT_FALSE(copy.int4_floats);

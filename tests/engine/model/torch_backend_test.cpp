@@ -6,22 +6,13 @@
 
 #include "engine/model/llama.h"
 #include "tests/engine/model/tiny_llama.h"
+#include "tests/weights/weight_files.h"
 
 namespace smartkv {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-template <typename F>
-std::string error_of(const F& f) {
-  try {
-    f();
-  } catch (const ModelError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(TorchBackend, SaysWhatIsMissingAndHowToGetIt) {
   const TinyWeights weights(tiny_config());

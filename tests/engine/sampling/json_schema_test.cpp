@@ -19,13 +19,13 @@ std::string grammar_of(const char* schema) {
   return grammar.text(root);
 }
 
-struct Case {
+struct SchemaCase {
   const char* schema;
   std::vector<std::string> valid, invalid;
 };
 
-void check(std::span<const Case> cases) {
-  for (const Case& one : cases) {
+void check_schemas(std::span<const SchemaCase> cases) {
+  for (const SchemaCase& one : cases) {
     std::string grammar;
     ASSERT_NO_THROW(grammar = grammar_of(one.schema)) << one.schema;
     for (const std::string& text : one.valid) EXPECT_TRUE(obeys(grammar, text)) << one.schema << " should take " << text << "\n" << grammar;
@@ -34,7 +34,7 @@ void check(std::span<const Case> cases) {
 }
 
 TEST(JsonSchema, TakesWhatValidates) {
-  const Case cases[] = {
+  const SchemaCase cases[] = {
       {R"({"type": "string"})", {R"("")", R"("a \"b\" \u00e9 \ud83d\ude00 é")"}, {"a", R"("\ud83d")", "\"\n\"", R"("a" )"}},
       {R"({"type": "string", "minLength": 2, "maxLength": 3})", {R"("ab")", R"("éüñ")"}, {R"("a")", R"("abcd")"}},
       {R"({"type": "string", "minLength": 2})", {R"("ab\"\n")"}, {R"("a")"}},
@@ -77,12 +77,12 @@ TEST(JsonSchema, TakesWhatValidates) {
       {R"({"properties": {"a": {"$ref": "#/$defs/a", "description": "x", "minimum": 2}}, "$defs": {"a": {"type": "integer"}}})", {R"({"a":2})"}, {R"({"a":1})"}},
       {"true", {"1", "[]", "\"a\""}, {""}},
   };
-  check(cases);
+  check_schemas(cases);
 }
 
 // Schemas as pydantic, zod, OpenAPI generators and editors write them.
 TEST(JsonSchema, TakesWhatFrameworksWrite) {
-  const Case cases[] = {
+  const SchemaCase cases[] = {
       {R"({"const": "cat", "enum": ["cat"]})", {"\"cat\""}, {"\"dog\""}},
       {R"({"const": "cat", "enum": ["cat", "dog"], "type": "string"})", {"\"cat\""}, {"\"dog\""}},
       {R"({"enum": ["a", "abcd"], "maxLength": 3})", {"\"a\""}, {"\"abcd\""}},
@@ -134,7 +134,7 @@ TEST(JsonSchema, TakesWhatFrameworksWrite) {
       {R"({"oneOf": [{"type": "string", "maxLength": 2}, {"type": "integer"}], "type": ["string", "integer"]})", {"\"ab\"", "1"}, {"\"abc\"", "null"}},
       {R"({"type": "string", "anyOf": [{"pattern": "^a$"}, {"type": "null"}]})", {"\"a\""}, {"null"}},
   };
-  check(cases);
+  check_schemas(cases);
 }
 
 TEST(JsonSchema, WhiteSpaceIsBoundedAsInLlamaCpp) {

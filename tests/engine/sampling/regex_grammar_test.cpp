@@ -6,13 +6,13 @@
 namespace smartkv {
 namespace {
 
-struct Case {
+struct RegexCase {
   const char* regex;
   std::vector<std::string> match, other;
 };
 
 TEST(RegexGrammar, TakesWhatMatchesFromEndToEnd) {
-  const Case cases[] = {
+  const RegexCase cases[] = {
       {"abc", {"abc"}, {"ab", "abcd", ""}},
       {"^a|bc$", {"a", "bc"}, {"abc"}},
       {"a*b+c?", {"b", "aabbc"}, {"a", "bcc"}},
@@ -30,7 +30,7 @@ TEST(RegexGrammar, TakesWhatMatchesFromEndToEnd) {
       {".*?", {"", "anything"}, {"a\nb"}},
       {"", {""}, {"a"}},
   };
-  for (const Case& one : cases) {
+  for (const RegexCase& one : cases) {
     const std::string grammar = "root ::= " + regex_grammar(one.regex, TextForm::kPlain, false).ebnf + "\n";
     for (const std::string& text : one.match) EXPECT_TRUE(obeys(grammar, text)) << one.regex << " on " << text << "\n" << grammar;
     for (const std::string& text : one.other) EXPECT_FALSE(obeys(grammar, text)) << one.regex << " on " << text << "\n" << grammar;

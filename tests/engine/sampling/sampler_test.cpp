@@ -56,12 +56,12 @@ std::map<TokenId, double> reference(const std::vector<float>& logits, const Samp
   return result;
 }
 
-struct Case {
+struct SamplerCase {
   const char* name;
   SamplingParams params;
 };
 
-class SamplerDistribution : public ::testing::TestWithParam<Case> {};
+class SamplerDistribution : public ::testing::TestWithParam<SamplerCase> {};
 
 TEST_P(SamplerDistribution, EqualsTheDefinition) {
   Sampler sampler;
@@ -83,12 +83,13 @@ TEST_P(SamplerDistribution, EqualsTheDefinition) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, SamplerDistribution,
-    ::testing::Values(Case{"plain", {}}, Case{"cold", {.temperature = 0.5f}}, Case{"hot", {.temperature = 3.0f}},
-                      Case{"top_k", {.top_k = 7}}, Case{"top_k_beyond_blocks", {.top_k = 100}},
-                      Case{"top_p", {.top_p = 0.9f}}, Case{"narrow_top_p", {.top_p = 0.01f}}, Case{"zero_top_p", {.top_p = 0}},
-                      Case{"flat_top_p", {.temperature = 50.0f, .top_p = 0.5f}}, Case{"min_p", {.min_p = 0.1f}},
-                      Case{"min_p_one", {.min_p = 1.0f}},
-                      Case{"together", {.temperature = 1.5f, .top_p = 0.8f, .top_k = 40, .min_p = 0.02f}}),
+    ::testing::Values(SamplerCase{"plain", {}}, SamplerCase{"cold", {.temperature = 0.5f}},
+                      SamplerCase{"hot", {.temperature = 3.0f}}, SamplerCase{"top_k", {.top_k = 7}},
+                      SamplerCase{"top_k_beyond_blocks", {.top_k = 100}}, SamplerCase{"top_p", {.top_p = 0.9f}},
+                      SamplerCase{"narrow_top_p", {.top_p = 0.01f}}, SamplerCase{"zero_top_p", {.top_p = 0}},
+                      SamplerCase{"flat_top_p", {.temperature = 50.0f, .top_p = 0.5f}},
+                      SamplerCase{"min_p", {.min_p = 0.1f}}, SamplerCase{"min_p_one", {.min_p = 1.0f}},
+                      SamplerCase{"together", {.temperature = 1.5f, .top_p = 0.8f, .top_k = 40, .min_p = 0.02f}}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(Sampler, DrawsFollowTheDistribution) {

@@ -10,7 +10,7 @@ struct Result {
   std::optional<std::string> matched;
 };
 
-Result run(std::vector<std::string> stops, const std::vector<std::string>& pieces) {
+Result run_matcher(std::vector<std::string> stops, const std::vector<std::string>& pieces) {
   StopMatcher matcher(std::move(stops));
   Result result;
   for (const std::string& piece : pieces) {
@@ -22,7 +22,7 @@ Result run(std::vector<std::string> stops, const std::vector<std::string>& piece
   return result;
 }
 
-std::vector<std::string> bytes_of(const std::string& text) {
+std::vector<std::string> single_bytes(const std::string& text) {
   std::vector<std::string> pieces;
   for (const char c : text) pieces.emplace_back(1, c);
   return pieces;
@@ -40,33 +40,33 @@ TEST(StopMatcher, HoldsBackOnlyWhatMayBegin) {
 }
 
 TEST(StopMatcher, CutsTheTextBeforeTheMatch) {
-  const Result result = run({"STOP"}, {"go S", "T", "OP and more"});
+  const Result result = run_matcher({"STOP"}, {"go S", "T", "OP and more"});
   EXPECT_EQ(result.text, "go ");
   EXPECT_EQ(result.matched, "STOP");
 }
 
 TEST(StopMatcher, PrefixesThatOverlapThemselves) {
-  EXPECT_EQ(run({"aab"}, bytes_of("xaaab")).text, "xa");
-  EXPECT_EQ(run({"abab"}, bytes_of("xabaabab!")).text, "xaba");
+  EXPECT_EQ(run_matcher({"aab"}, single_bytes("xaaab")).text, "xa");
+  EXPECT_EQ(run_matcher({"abab"}, single_bytes("xabaabab!")).text, "xaba");
 }
 
 TEST(StopMatcher, TheFirstToEndWinsHoweverTheTextIsCut) {
   const std::string text = "one two three";
-  for (const auto& pieces : {std::vector<std::string>{text}, bytes_of(text)}) {
-    const Result result = run({"three", "wo", "two t", "two"}, pieces);
+  for (const auto& pieces : {std::vector<std::string>{text}, single_bytes(text)}) {
+    const Result result = run_matcher({"three", "wo", "two t", "two"}, pieces);
     EXPECT_EQ(result.text, "one ");
     EXPECT_EQ(result.matched, "two");  // ends where "wo" ends and is longer
   }
 }
 
 TEST(StopMatcher, StopStringsOfSeveralByteCharacters) {
-  const Result result = run({"été"}, {"un ", "é", "t", "é chaud"});
+  const Result result = run_matcher({"été"}, {"un ", "é", "t", "é chaud"});
   EXPECT_EQ(result.text, "un ");
   EXPECT_EQ(result.matched, "été");
-  EXPECT_EQ(run({"été"}, {"é", "ta"}).text, "éta");
+  EXPECT_EQ(run_matcher({"été"}, {"é", "ta"}).text, "éta");
 }
 
-TEST(StopMatcher, WithoutStopStringsTextPasses) { EXPECT_EQ(run({}, {"a", "b"}).text, "ab"); }
+TEST(StopMatcher, WithoutStopStringsTextPasses) { EXPECT_EQ(run_matcher({}, {"a", "b"}).text, "ab"); }
 
 }  // namespace
 }  // namespace smartkv

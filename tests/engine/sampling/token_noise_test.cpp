@@ -12,7 +12,7 @@ namespace smartkv {
 namespace {
 
 constexpr int64_t kVocabulary = 200;
-constexpr uint64_t kDraws = 20'000;
+constexpr uint64_t kNoiseDraws = 20'000;
 
 TEST(Exponential, IsTheLogarithmToAFewUlp) {
   for (uint64_t i = 0; i < 200'000; ++i) {
@@ -63,7 +63,7 @@ TEST(TokenNoise, TokensHaveIndependentExponentialNumbers) {
   }
 }
 
-struct Case {
+struct CouplingCase {
   const char* name;
   SamplingParams params;
   float distance;  // between the logits of the target and of the drafter
@@ -84,7 +84,7 @@ double chi_square(const Distribution& expected, const std::vector<int64_t>& coun
     ++*degrees;
   };
   for (TokenId token = 0; token < kVocabulary; ++token) {
-    const double wanted = expected.probability(token) * static_cast<double>(kDraws);
+    const double wanted = expected.probability(token) * static_cast<double>(kNoiseDraws);
     const auto found = static_cast<double>(counts[static_cast<size_t>(token)]);
     EXPECT_TRUE(wanted > 0 || found == 0) << "token " << token << " is impossible";
     if (wanted >= 5) {
@@ -98,7 +98,7 @@ double chi_square(const Distribution& expected, const std::vector<int64_t>& coun
   return sum;
 }
 
-class Coupling : public ::testing::TestWithParam<Case> {
+class Coupling : public ::testing::TestWithParam<CouplingCase> {
  protected:
   Coupling() : history(std::vector<TokenId>{3, 5, 8, 13}), input{GetParam().params, history} {
     target_logits = logits_of(1, 6);
@@ -117,7 +117,7 @@ class Coupling : public ::testing::TestWithParam<Case> {
 
 TEST_P(Coupling, DrawsHaveTheTargetsDistribution) {
   std::vector<int64_t> counts(kVocabulary);
-  for (uint64_t i = 0; i < kDraws; ++i) {
+  for (uint64_t i = 0; i < kNoiseDraws; ++i) {
     ++counts[static_cast<size_t>(sampler.sample(target_logits, input, TokenNoise(7, 0, i)))];
   }
   int64_t degrees = 0;
@@ -139,11 +139,11 @@ TEST_P(Coupling, ADraftIsTheTargetsTokenAsOftenAsPromised) {
     promised += 1 / sum;
   }
   int64_t same = 0;
-  for (uint64_t i = 0; i < kDraws; ++i) {
+  for (uint64_t i = 0; i < kNoiseDraws; ++i) {
     const TokenNoise noise(7, 0, i);
     same += sampler.sample(target_logits, input, noise) == sampler.sample(draft_logits, input, noise) ? 1 : 0;
   }
-  const double rate = static_cast<double>(same) / static_cast<double>(kDraws);
+  const double rate = static_cast<double>(same) / static_cast<double>(kNoiseDraws);
   EXPECT_NEAR(rate, promised, 0.015);
   EXPECT_LE(rate, overlap + 0.015);  // the acceptance of rejection sampling, which no method exceeds
   EXPECT_GE(rate, overlap / (2 - overlap) - 0.015);  // (1 - distance) / (1 + distance)
@@ -151,12 +151,12 @@ TEST_P(Coupling, ADraftIsTheTargetsTokenAsOftenAsPromised) {
 
 INSTANTIATE_TEST_SUITE_P(
     Parameters, Coupling,
-    ::testing::Values(Case{"plain", {}, 3}, Case{"far", {}, 12}, Case{"equal", {}, 0},
-                      Case{"temperature", {.temperature = 0.7f}, 3}, Case{"top_p", {.top_p = 0.8f}, 3},
-                      Case{"top_k", {.top_k = 20}, 4}, Case{"min_p", {.min_p = 0.1f}, 4},
-                      Case{"penalties", {.repetition_penalty = 1.3f, .presence_penalty = 0.5f}, 3},
-                      Case{"bias", {.top_p = 0.9f, .logit_bias = {{7, 3.0f}, {9, -4.0f}}}, 3},
-                      Case{"disjoint", {.top_k = 3}, 40}),
+    ::testing::Values(CouplingCase{"plain", {}, 3}, CouplingCase{"far", {}, 12}, CouplingCase{"equal", {}, 0},
+                      CouplingCase{"temperature", {.temperature = 0.7f}, 3}, CouplingCase{"top_p", {.top_p = 0.8f}, 3},
+                      CouplingCase{"top_k", {.top_k = 20}, 4}, CouplingCase{"min_p", {.min_p = 0.1f}, 4},
+                      CouplingCase{"penalties", {.repetition_penalty = 1.3f, .presence_penalty = 0.5f}, 3},
+                      CouplingCase{"bias", {.top_p = 0.9f, .logit_bias = {{7, 3.0f}, {9, -4.0f}}}, 3},
+                      CouplingCase{"disjoint", {.top_k = 3}, 40}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace

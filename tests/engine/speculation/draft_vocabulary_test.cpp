@@ -29,7 +29,8 @@ class ListedTokenizer final : public Tokenizer {
 };
 
 // Returns the error, or an empty string if the vocabulary is accepted.
-std::string check(std::vector<std::string> target, int64_t target_outputs, std::vector<std::string> draft, int64_t draft_outputs) {
+std::string vocabulary_error(std::vector<std::string> target, int64_t target_outputs, std::vector<std::string> draft,
+                             int64_t draft_outputs) {
   const ListedTokenizer expected(std::move(target)), found(std::move(draft));
   try {
     check_draft_vocabulary({&expected, target_outputs}, {&found, draft_outputs});
@@ -40,21 +41,21 @@ std::string check(std::vector<std::string> target, int64_t target_outputs, std::
 }
 
 TEST(DraftVocabulary, MayDifferInPadding) {
-  EXPECT_EQ(check({"a", "b", "[PAD2]", "[PAD3]"}, 4, {"a", "b", "[PAD2]"}, 3), "");  // two GGUF files
-  EXPECT_EQ(check({"a", "b", "[PAD2]"}, 3, {"a", "b", "[PAD2]", "[PAD3]"}, 4), "");
-  EXPECT_EQ(check({"a", "b", "[PAD0]"}, 3, {"a", "b"}, 2), "");  // a folder drafts for a GGUF file
-  EXPECT_EQ(check({"a", "b"}, 4, {"a", "b", "[PAD2]"}, 3), "");
-  EXPECT_EQ(check({"a", "b", "", "c"}, 4, {"a", "b", "[PAD2]", "c"}, 4), "");
-  EXPECT_EQ(check({"a", "b"}, 4, {"a", "b"}, 2), "");  // only the embedding is padded
+  EXPECT_EQ(vocabulary_error({"a", "b", "[PAD2]", "[PAD3]"}, 4, {"a", "b", "[PAD2]"}, 3), "");  // two GGUF files
+  EXPECT_EQ(vocabulary_error({"a", "b", "[PAD2]"}, 3, {"a", "b", "[PAD2]", "[PAD3]"}, 4), "");
+  EXPECT_EQ(vocabulary_error({"a", "b", "[PAD0]"}, 3, {"a", "b"}, 2), "");  // a folder drafts for a GGUF file
+  EXPECT_EQ(vocabulary_error({"a", "b"}, 4, {"a", "b", "[PAD2]"}, 3), "");
+  EXPECT_EQ(vocabulary_error({"a", "b", "", "c"}, 4, {"a", "b", "[PAD2]", "c"}, 4), "");
+  EXPECT_EQ(vocabulary_error({"a", "b"}, 4, {"a", "b"}, 2), "");  // only the embedding is padded
 }
 
 TEST(DraftVocabulary, AnyOtherDifferenceIsNamed) {
-  EXPECT_THAT(check({"a", "b"}, 2, {"a", "c"}, 2), HasSubstr("found \"c\" as token 1 instead of \"b\""));
-  EXPECT_THAT(check({"a", "b"}, 2, {"a"}, 2), HasSubstr("found padding as token 1 instead of \"b\""));
-  EXPECT_THAT(check({"a"}, 2, {"a", "b"}, 2), HasSubstr("found \"b\" as token 1 instead of padding"));
-  EXPECT_THAT(check({"a", "[PAD]"}, 2, {"a"}, 2), HasSubstr("instead of \"[PAD]\""));  // a token of its own
-  EXPECT_THAT(check({"a", "[PAD1"}, 2, {"a"}, 2), HasSubstr("instead of \"[PAD1\""));
-  EXPECT_THAT(check({"a", "b", "[PAD2]"}, 3, {"a", "b"}, 1), HasSubstr("outputs for 1 tokens instead of 2"));
+  EXPECT_THAT(vocabulary_error({"a", "b"}, 2, {"a", "c"}, 2), HasSubstr("found \"c\" as token 1 instead of \"b\""));
+  EXPECT_THAT(vocabulary_error({"a", "b"}, 2, {"a"}, 2), HasSubstr("found padding as token 1 instead of \"b\""));
+  EXPECT_THAT(vocabulary_error({"a"}, 2, {"a", "b"}, 2), HasSubstr("found \"b\" as token 1 instead of padding"));
+  EXPECT_THAT(vocabulary_error({"a", "[PAD]"}, 2, {"a"}, 2), HasSubstr("instead of \"[PAD]\""));  // a token of its own
+  EXPECT_THAT(vocabulary_error({"a", "[PAD1"}, 2, {"a"}, 2), HasSubstr("instead of \"[PAD1\""));
+  EXPECT_THAT(vocabulary_error({"a", "b", "[PAD2]"}, 3, {"a", "b"}, 1), HasSubstr("outputs for 1 tokens instead of 2"));
 }
 
 }  // namespace

@@ -32,7 +32,8 @@ std::vector<json> drafts(bool full) {
   return all;
 }
 
-std::vector<TokenId> run(Engine* engine, GenerationRequest request, const json& speculative, RequestUsage* usage) {
+std::vector<TokenId> run_request(Engine* engine, GenerationRequest request, const json& speculative,
+                                 RequestUsage* usage) {
   request.speculative = speculative;
   const auto stream = engine->submit(std::move(request));
   ChoiceResult result = read_all(*stream)[0];
@@ -68,9 +69,9 @@ TEST(LlamaSpeculation, OutputIsPlainDecodingsUnderEveryPolicy) {
       request.ignore_eos = true;
       request.kv_cache = policy;
       RequestUsage usage;
-      const std::vector<TokenId> plain = run(&engine, request, "off", &usage);
+      const std::vector<TokenId> plain = run_request(&engine, request, "off", &usage);
       for (const json& draft : drafts(policy.is_null())) {
-        EXPECT_EQ(run(&engine, request, draft, &usage), plain) << policy << ' ' << draft << ' ' << seed;
+        EXPECT_EQ(run_request(&engine, request, draft, &usage), plain) << policy << ' ' << draft << ' ' << seed;
         accepted += usage.speculation.accepted;
         rejected += usage.speculation.drafted - usage.speculation.accepted;
       }

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kStreaming = R"({"policy":"streaming","tokens":192})";
 constexpr const char* kSnapKv = R"({"policy":"snapkv","tokens":192,"window":64})";
 
-DriftOptions options() {
+DriftOptions drift_options() {
   DriftOptions options;
   options.context = 480;
   options.windows = 1;
@@ -22,7 +22,7 @@ DriftOptions options() {
 
 TEST(Drift, OfTheFullCacheIsZeroInEveryLayer) {
   const TinyEvaluation tiny;
-  const auto report = measure_drift(tiny.model, parse_policy_list("full"), tiny.text(500), options());
+  const auto report = measure_drift(tiny.model, parse_policy_list("full"), tiny.text(500), drift_options());
   ASSERT_EQ(report.rows.size(), 4u);  // three layers and their mean
   for (const auto& row : report.rows) {
     EXPECT_EQ(row["error"], 0.0);
@@ -34,8 +34,8 @@ TEST(Drift, OfTheFullCacheIsZeroInEveryLayer) {
 
 TEST(Drift, SeesWhatEvictionLoses) {
   const TinyEvaluation tiny;
-  const auto report =
-      measure_drift(tiny.model, parse_policy_list(std::string(kStreaming) + "," + kSnapKv), tiny.text(500), options());
+  const auto report = measure_drift(tiny.model, parse_policy_list(std::string(kStreaming) + "," + kSnapKv),
+                                    tiny.text(500), drift_options());
   ASSERT_EQ(report.rows.size(), 12u);
   for (const size_t row : {size_t{7}, size_t{11}}) {
     EXPECT_GT(report.rows[row]["error"].get<double>(), 0.0);
@@ -48,7 +48,7 @@ TEST(Drift, FailsOnANan) {
   const TinyEvaluation tiny;
   const std::vector<PolicySpec> specs = {{"full", "full"}, {"the broken one", "broken"}};
   try {
-    measure_drift(tiny.model, specs, tiny.text(500), options());
+    measure_drift(tiny.model, specs, tiny.text(500), drift_options());
     FAIL() << "no error";
   } catch (const EvaluationError& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("\"the broken one\""));

@@ -11,7 +11,7 @@
 namespace smartkv {
 namespace {
 
-const nlohmann::json kStreaming = {{"policy", "streaming"}, {"tokens", 192}};
+const nlohmann::json kStreamingSpec = {{"policy", "streaming"}, {"tokens", 192}};
 
 LongContextOptions options_of(std::vector<nlohmann::json> policies) {
   LongContextOptions options;
@@ -51,7 +51,7 @@ TEST(LongContext, MeasuresAtRisingMarksAndTheEndAndTellsAtOnce) {
   const TinyEvaluation tiny;
   std::vector<std::string> parts;
   const auto tell = [&](const LongContextReport& so_far) { parts.push_back(so_far.to_table(so_far.rows.size() - 1)); };
-  const LongContextReport report = measure(tiny, options_of({"full", kStreaming}), tell);
+  const LongContextReport report = measure(tiny, options_of({"full", kStreamingSpec}), tell);
   ASSERT_EQ(report.rows.size(), 6u);
   std::string together;
   for (const std::string& part : parts) together += part;
@@ -72,7 +72,7 @@ TEST(LongContext, MeasuresAtRisingMarksAndTheEndAndTellsAtOnce) {
 
 TEST(LongContext, ARowIsWhatARequestOfThatLengthSees) {
   const TinyEvaluation tiny;
-  for (const nlohmann::json& spec : {kStreaming, nlohmann::json{{"policy", "snapkv"}, {"tokens", 192}},
+  for (const nlohmann::json& spec : {kStreamingSpec, nlohmann::json{{"policy", "snapkv"}, {"tokens", 192}},
                                      nlohmann::json{{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}}}) {
     const LongContextReport report = measure(tiny, options_of({spec}));
     for (const LongContextRow& row : report.rows) {
@@ -84,7 +84,7 @@ TEST(LongContext, ARowIsWhatARequestOfThatLengthSees) {
 TEST(LongContext, ComparesWithTheFullCacheTokenByToken) {
   const TinyEvaluation tiny;
   const nlohmann::json everything = {{"policy", "streaming"}, {"tokens", 4096}};
-  const LongContextReport report = measure(tiny, options_of({"full", everything, kStreaming}));
+  const LongContextReport report = measure(tiny, options_of({"full", everything, kStreamingSpec}));
   EXPECT_EQ(report.rows[5].change, 0);  // keeps everything
   EXPECT_EQ(report.rows[5].change_error, 0);
   const LongContextRow &full = report.rows[2], &short_one = report.rows[8];

@@ -10,7 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string error_of(std::string_view text) {
+std::string policy_list_error(std::string_view text) {
   try {
     parse_policy_list(text);
   } catch (const CacheError& error) {
@@ -38,8 +38,9 @@ TEST(PolicyList, AnObjectTakesAShareToo) {
   EXPECT_EQ(specs[1].for_context(4096), (nlohmann::json{{"policy", "a"}, {"x", "@}"}, {"tokens", 1024}}));
   EXPECT_EQ(specs[1].label, R"({"policy": "a", "x": "@}"}@0.25)");
   EXPECT_EQ(specs[2].for_context(4096), (nlohmann::json{{"policy", "b"}, {"bits", 3.5}}));
-  EXPECT_THAT(error_of(R"({"policy": "a", "tokens": 64}@0.25)"), HasSubstr("expected either \"tokens\" or @X"));
-  EXPECT_THAT(error_of(R"({"policy": "a"}@)"), HasSubstr("NAME@X"));
+  EXPECT_THAT(policy_list_error(R"({"policy": "a", "tokens": 64}@0.25)"),
+              HasSubstr("expected either \"tokens\" or @X"));
+  EXPECT_THAT(policy_list_error(R"({"policy": "a"}@)"), HasSubstr("NAME@X"));
 }
 
 TEST(PolicyList, RoundsAShareUpToWholeTokens) {
@@ -66,15 +67,15 @@ TEST(PolicyList, PutsTheReferenceFirstOnce) {
 }
 
 TEST(PolicyList, QuotesTheItemAtFault) {
-  EXPECT_THAT(error_of(""), HasSubstr("found nothing"));
-  EXPECT_THAT(error_of("k4v4,,k8v8"), HasSubstr("found nothing"));
-  EXPECT_THAT(error_of("streaming@"), HasSubstr("\"streaming@\""));
-  EXPECT_THAT(error_of("streaming@0.25x"), HasSubstr("\"streaming@0.25x\""));
-  EXPECT_THAT(error_of("streaming@-1"), HasSubstr("\"streaming@-1\""));
-  EXPECT_THAT(error_of("streaming@inf"), HasSubstr("\"streaming@inf\""));
-  EXPECT_THAT(error_of("@0.5"), HasSubstr("\"@0.5\""));
-  EXPECT_THAT(error_of("{\"policy\": }"), HasSubstr("{\"policy\": }"));
-  EXPECT_THAT(error_of("k4v4,k4v4"), HasSubstr("twice"));
+  EXPECT_THAT(policy_list_error(""), HasSubstr("found nothing"));
+  EXPECT_THAT(policy_list_error("k4v4,,k8v8"), HasSubstr("found nothing"));
+  EXPECT_THAT(policy_list_error("streaming@"), HasSubstr("\"streaming@\""));
+  EXPECT_THAT(policy_list_error("streaming@0.25x"), HasSubstr("\"streaming@0.25x\""));
+  EXPECT_THAT(policy_list_error("streaming@-1"), HasSubstr("\"streaming@-1\""));
+  EXPECT_THAT(policy_list_error("streaming@inf"), HasSubstr("\"streaming@inf\""));
+  EXPECT_THAT(policy_list_error("@0.5"), HasSubstr("\"@0.5\""));
+  EXPECT_THAT(policy_list_error("{\"policy\": }"), HasSubstr("{\"policy\": }"));
+  EXPECT_THAT(policy_list_error("k4v4,k4v4"), HasSubstr("twice"));
 }
 
 }  // namespace

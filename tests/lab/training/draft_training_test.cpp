@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 const std::vector<int64_t> kAllLayers = {0, 1, 2};
 
-std::vector<TokenId> random_tokens(int64_t n, uint64_t seed) {
+std::vector<TokenId> random_prompt(int64_t n, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<TokenId> tokens(static_cast<size_t>(n));
   for (TokenId& token : tokens) token = static_cast<TokenId>(random() % 259);
@@ -43,14 +43,14 @@ class DraftTraining : public testing::Test {
   DraftData data() {
     Teacher teacher(target_, {}, 2);
     std::vector<AnswerPrompt> prompts;
-    for (uint64_t seed = 0; seed < 24; ++seed) prompts.push_back({random_tokens(5, seed), seed % 2 == 0 ? 0 : 0.7});
+    for (uint64_t seed = 0; seed < 24; ++seed) prompts.push_back({random_prompt(5, seed), seed % 2 == 0 ? 0 : 0.7});
     DraftData data;
     data.answers = teacher.answer(prompts, 24, 8, 1, [](int64_t) {});
     prompts.resize(4);
     for (AnswerPrompt& prompt : prompts) prompt.temperature = 0;
     data.held_answers = teacher.answer(prompts, 24, 8, 1, [](int64_t) {});
-    data.windows = {teacher.read(random_tokens(80, 30))};
-    data.held_windows = {teacher.read(random_tokens(40, 31))};
+    data.windows = {teacher.read(random_prompt(80, 30))};
+    data.held_windows = {teacher.read(random_prompt(40, 31))};
     return data;
   }
 
@@ -63,7 +63,7 @@ class DraftTraining : public testing::Test {
 TEST_F(DraftTraining, AnswersCarryTheDistributionsThatReadingThemGives) {
   Teacher teacher(target_, {7}, 2);
   std::vector<AnswerPrompt> prompts;
-  for (uint64_t seed = 0; seed < 5; ++seed) prompts.push_back({random_tokens(3 + seed, seed), seed == 4 ? 0.7 : 0.0});
+  for (uint64_t seed = 0; seed < 5; ++seed) prompts.push_back({random_prompt(3 + seed, seed), seed == 4 ? 0.7 : 0.0});
   std::vector<int64_t> done;
   const std::vector<TaughtSequence> answers =
       teacher.answer(prompts, 20, 2, 1, [&](int64_t n) { done.push_back(n); });  // two at a time

@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::vector<int64_t> random_tokens(int64_t n, uint64_t seed) {
+std::vector<int64_t> random_window(int64_t n, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<int64_t> tokens(static_cast<size_t>(n));
   for (int64_t& token : tokens) token = static_cast<int64_t>(random() % 259);
@@ -39,7 +39,7 @@ TEST(Lifespans, EqualTheirDefinition) {
   const ModelConfig config = tiny_config();
   const TorchLlama model(TinyWeights(config), torch::kFloat32);
   constexpr int64_t kLength = 300;  // more than one block of queries
-  const std::vector<int64_t> tokens = random_tokens(kLength, 1);
+  const std::vector<int64_t> tokens = random_window(kLength, 1);
   const LifespanOptions options{0.05, 16, 50};
   const std::vector<LayerLifespans> found = observe_lifespans(model, tokens, options);
   const std::vector<torch::Tensor> expected = probabilities(model, tokens);
@@ -132,8 +132,8 @@ TEST(TrainGate, BeatsTheMeanOnHeldOutWindows) {
   options.fit.batch = 128;
   std::vector<std::string> events;
   TokenWindows training;
-  for (uint64_t seed = 1; seed <= 6; ++seed) training.push_back(random_tokens(384, seed));
-  const TrainedGate gate = train_gate(model, training, {random_tokens(384, 99)}, options,
+  for (uint64_t seed = 1; seed <= 6; ++seed) training.push_back(random_window(384, seed));
+  const TrainedGate gate = train_gate(model, training, {random_window(384, 99)}, options,
                                       [&](const nlohmann::json& event) { events.push_back(event.at("event")); });
   EXPECT_EQ(gate.layers.size(), 3);
   EXPECT_EQ(gate.samples_per_layer, 6 * 2 * (192 - 4));
@@ -146,7 +146,7 @@ TEST(TrainGate, BeatsTheMeanOnHeldOutWindows) {
 TEST(ImportanceFit, ExplainsWhatARepetitionLooksAt) {
   const ModelConfig config = tiny_config();
   const TorchLlama model(TinyWeights(config), torch::kFloat32);
-  const std::vector<int64_t> window = random_tokens(384, 5), request = random_tokens(6, 6);
+  const std::vector<int64_t> window = random_window(384, 5), request = random_window(6, 6);
   ImportanceFit fit(config);
   fit.observe(model, window, request);
   const auto maps = fit.fit(1e-6), constant = fit.fit(1e12);

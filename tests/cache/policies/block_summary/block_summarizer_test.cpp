@@ -11,18 +11,18 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kDim = 16;
+constexpr int64_t kEntryDim = 16;
 
 struct Entries {
   std::vector<float> k, v, bias;
-  EntryBlock block() const { return {static_cast<int64_t>(bias.size()), kDim, k.data(), v.data(), bias.data()}; }
+  EntryBlock block() const { return {static_cast<int64_t>(bias.size()), kEntryDim, k.data(), v.data(), bias.data()}; }
 };
 
 Entries random_entries(int64_t n, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   Entries entries;
-  for (int64_t i = 0; i < n * kDim; ++i) {
+  for (int64_t i = 0; i < n * kEntryDim; ++i) {
     entries.k.push_back(normal(random));
     entries.v.push_back(normal(random));
   }
@@ -35,7 +35,7 @@ SampledQueries random_queries(int64_t n, float size) {
   std::normal_distribution<float> normal(0, size);
   SampledQueries queries;
   queries.n = n;
-  for (int64_t i = 0; i < n * kDim; ++i) queries.q.push_back(normal(random));
+  for (int64_t i = 0; i < n * kEntryDim; ++i) queries.q.push_back(normal(random));
   queries.log_norm.assign(static_cast<size_t>(n), 12.0f);
   return queries;
 }
@@ -48,8 +48,8 @@ struct Errors {
 Errors errors(const Entries& entries, const BlockSummary& summary, const SampledQueries& queries) {
   Entries made;
   for (size_t i = 0; i < summary.pivots.size(); ++i) {
-    const float* k = entries.k.data() + summary.pivots[i] * kDim;
-    made.k.insert(made.k.end(), k, k + kDim);
+    const float* k = entries.k.data() + summary.pivots[i] * kEntryDim;
+    made.k.insert(made.k.end(), k, k + kEntryDim);
   }
   made.v = summary.v;
   made.bias = summary.bias;
@@ -58,13 +58,13 @@ Errors errors(const Entries& entries, const BlockSummary& summary, const Sampled
   Errors errors;
   for (size_t q = 0; q < static_cast<size_t>(queries.n); ++q) {
     double mass = 0;
-    std::vector<double> output(kDim, 0.0);
+    std::vector<double> output(kEntryDim, 0.0);
     for (size_t i = 0; i < n + m; ++i) {
       const bool is_made = i >= n;
       const double share = is_made ? -b[q * m + i - n] : a[q * n + i];
-      const float* v = is_made ? made.v.data() + (i - n) * kDim : entries.v.data() + i * kDim;
+      const float* v = is_made ? made.v.data() + (i - n) * kEntryDim : entries.v.data() + i * kEntryDim;
       mass += share;
-      for (size_t d = 0; d < kDim; ++d) output[d] += share * v[d];
+      for (size_t d = 0; d < kEntryDim; ++d) output[d] += share * v[d];
     }
     errors.mass += mass * mass;
     for (const double x : output) errors.output += x * x;
@@ -98,8 +98,8 @@ TEST(BlockSummarizerTest, EveryRuleChoosesDifferentPivotsOfTheBlockAndPutsEachEn
 TEST(BlockSummarizerTest, FarthestPointsFindTheClusters) {
   Entries entries = random_entries(30, 2);
   for (size_t i = 0; i < 30; ++i) {
-    for (size_t d = 0; d < kDim; ++d) {
-      entries.k[i * kDim + d] = 0.01f * entries.k[i * kDim + d] + (d == i % 3 ? 3.0f : 0.0f);
+    for (size_t d = 0; d < kEntryDim; ++d) {
+      entries.k[i * kEntryDim + d] = 0.01f * entries.k[i * kEntryDim + d] + (d == i % 3 ? 3.0f : 0.0f);
     }
   }
   const BlockSummary summary = summary_of(entries, {}, PivotRule::kCosine, ValueRule::kMean, BiasRule::kCount, 3);
@@ -112,7 +112,7 @@ TEST(BlockSummarizerTest, FarthestPointsFindTheClusters) {
 
 TEST(BlockSummarizerTest, EqualKeysAreSummarisedExactly) {
   Entries entries = random_entries(12, 3);
-  for (size_t i = 0; i < entries.k.size(); ++i) entries.k[i] = entries.k[i % kDim];
+  for (size_t i = 0; i < entries.k.size(); ++i) entries.k[i] = entries.k[i % kEntryDim];
   const SampledQueries queries = random_queries(8, 0.5f);
   const BlockSummary summary = summary_of(entries, queries, PivotRule::kCosine, ValueRule::kMean, BiasRule::kCount, 1);
   const Errors found = errors(entries, summary, queries);
