@@ -95,10 +95,10 @@ int64_t shared_bytes_of(std::span<const QuantizedPageRef> pages) {
 void expect_channel_order(const StateReader& in, const CacheShape& shape, std::span<const uint8_t> order) {
   const auto dim = static_cast<size_t>(shape.head_dim);
   in.expect(order.size() == static_cast<size_t>(shape.n_kv_heads) * dim, "a channel order for each KV head");
-  for (; !order.empty(); order = order.subspan(dim)) {
-    std::vector<uint8_t> sorted(order.begin(), order.begin() + shape.head_dim);
-    std::sort(sorted.begin(), sorted.end());
-    for (size_t i = 0; i < dim; ++i) in.expect(sorted[i] == i, "each channel once");
+  std::vector<uint8_t> sorted(order.begin(), order.end());
+  for (auto head = sorted.begin(); head != sorted.end(); head += shape.head_dim) {
+    std::sort(head, head + shape.head_dim);
+    for (int64_t i = 0; i < shape.head_dim; ++i) in.expect(head[i] == i, "each channel once");
   }
 }
 
