@@ -8,6 +8,7 @@
 
 #include "cache/forwarding_cache.h"
 #include "cache/shadow/attention_drift.h"
+#include "kernels/kv_backend.h"
 
 namespace smartkv {
 

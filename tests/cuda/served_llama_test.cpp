@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "engine/speculation/mirrored_cache.h"
 #include "cache/cuda/kv_backend.h"
+#include "engine/speculation/mirrored_cache.h"
 #include "tests/cuda/device_rows.h"
 #include "tests/engine/engine_fixture.h"
 #include "tests/engine/model/served_policy.h"
