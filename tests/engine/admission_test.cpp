@@ -36,7 +36,7 @@ class AdmissionTest : public ::testing::Test {
 
   EngineParts parts = [] {
     EngineParts fake;
-    fake.options.context_length = 1024;
+    fake.options.model.context_length = 1024;
     fake.options.kv_cache_bytes = int64_t{64} << 20;
     fake.model = std::make_unique<FakeModel>();
     fake.tokenizer = std::make_unique<FakeTokenizer>();

@@ -43,10 +43,11 @@ TEST(LogLine, JsonHasTimeAndLevel) {
   set_log_format(LogFormat::kJson);
   log_error("hello");
   set_log_format(LogFormat::kText);
-  const auto json = nlohmann::json::parse(::testing::internal::GetCapturedStderr());
-  EXPECT_TRUE(std::regex_match(json["time"].get<std::string>(), std::regex(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)")));
-  EXPECT_EQ(json["level"], "error");
-  EXPECT_EQ(json["message"], "hello");
+  const auto entry = nlohmann::json::parse(::testing::internal::GetCapturedStderr());
+  EXPECT_TRUE(
+      std::regex_match(entry["time"].get<std::string>(), std::regex(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)")));
+  EXPECT_EQ(entry["level"], "error");
+  EXPECT_EQ(entry["message"], "hello");
 }
 
 // Clients choose paths, so a message may contain anything.
@@ -61,10 +62,10 @@ TEST(LogLine, NothingInAMessageBeginsALine) {
 
 TEST(LogLine, JsonReadsBack) {
   const std::string text = "a \"quote\", a \\ and\na line \x01 \xff end";
-  const auto json = nlohmann::json::parse(json_line(text, {{"path", text}, {"status", "200"}}));
-  EXPECT_EQ(json["message"], "a \"quote\", a \\ and\na line \x01 \ufffd end");
-  EXPECT_EQ(json["path"], json["message"]);
-  EXPECT_EQ(json["status"], "200");
+  const auto entry = nlohmann::json::parse(json_line(text, {{"path", text}, {"status", "200"}}));
+  EXPECT_EQ(entry["message"], "a \"quote\", a \\ and\na line \x01 \ufffd end");
+  EXPECT_EQ(entry["path"], entry["message"]);
+  EXPECT_EQ(entry["status"], "200");
 }
 
 TEST(LogLine, LongTextsAreCut) {

@@ -99,7 +99,7 @@ TEST(PrefixIdentity, OptionsThatChangeBitsGiveAnother) {
 }
 
 TEST(PrefixFilesOfAModel, AreNotThoseOfTheSameTensorsWithAnotherKey) {
-  const testing::TinyModelFolder model("identity_model");
+  const test::TinyModelFolder model("identity_model");
   EngineOptions options;
   options.model.path = model.path();
   options.kv_cache_bytes = 64 << 20;

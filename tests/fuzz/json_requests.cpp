@@ -6,7 +6,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace smartkv;
-  static testing::FakeEngine engine;
+  static test::FakeEngine engine;
   static const openai::ServedModel model{.engine = engine, .names = {"fake"}, .max_prompts = 8};
   if (size == 0) return 0;
   const std::string_view body = fuzz::text_of(data + 1, size - 1);

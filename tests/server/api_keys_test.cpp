@@ -10,7 +10,7 @@
 
 #include "tests/server/test_server.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 namespace {
 
 using http::KeyAccount;
@@ -222,4 +222,4 @@ TEST(ApiKeys, AFileThatCannotBeUsedIsAnErrorAtStart) {
 }
 
 }  // namespace
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

@@ -9,7 +9,7 @@
 
 #include "server/commands/command.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 
 struct Ran {
   int code;
@@ -26,4 +26,4 @@ inline Ran run(std::vector<const char*> arguments) {
   return {code, std::move(out), ::testing::internal::GetCapturedStderr()};
 }
 
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

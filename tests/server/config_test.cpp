@@ -16,8 +16,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::Ran;
-using testing::run;
+using test::Ran;
+using test::run;
 
 std::string written(const std::string& text) {
   const std::string path = ::testing::TempDir() + "config_test.json";

@@ -14,7 +14,7 @@
 #include "server/http/listening_socket.h"
 #include "tests/server/test_server.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 namespace {
 
 using std::chrono::steady_clock;
@@ -318,4 +318,4 @@ TEST(Connections, FormsAreNotTakenApart) {
 }
 
 }  // namespace
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

@@ -13,7 +13,7 @@ std::vector<TokenId> bytes(std::string_view text) {
 }
 
 TEST(DraftPrinter, ColoursAcceptedAndRejectedTokens) {
-  const testing::ByteTokenizer tokenizer;
+  const test::ByteTokenizer tokenizer;
   DraftPrinter printer(tokenizer);
   GenerationEvent event;
   event.tokens = bytes("The cat sat.");
@@ -22,7 +22,7 @@ TEST(DraftPrinter, ColoursAcceptedAndRejectedTokens) {
 }
 
 TEST(DraftPrinter, KeepsCharactersWholeAcrossEvents) {
-  const testing::ByteTokenizer tokenizer;
+  const test::ByteTokenizer tokenizer;
   DraftPrinter printer(tokenizer);
   GenerationEvent event;
   event.tokens = bytes("a\xC3");

@@ -17,8 +17,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::Ran;
-using testing::run;
+using test::Ran;
+using test::run;
 
 class Environment : public ::testing::Test {
  protected:

@@ -2,7 +2,7 @@
 
 #include <deque>
 
-namespace smartkv::testing {
+namespace smartkv::test {
 
 namespace {
 
@@ -256,4 +256,4 @@ bool FakeEngine::draining() const {
   return state_->draining;
 }
 
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

@@ -12,7 +12,7 @@
 
 #include "engine/engine.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 
 // Token i < 256 is byte i. The next ones are "<s>", "</s>" and "<|im_end|>".
 class ByteTokenizer final : public Tokenizer {
@@ -97,4 +97,4 @@ class FakeEngine final : public Engine {
   std::vector<GenerationRequest> submitted_;
 };
 
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

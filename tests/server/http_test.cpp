@@ -9,7 +9,7 @@
 #include "engine/log.h"
 #include "tests/server/test_server.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 namespace {
 
 const std::string kStream = R"({"messages": [{"role": "user", "content": "hi"}], "stream": true})";
@@ -405,4 +405,4 @@ TEST(HttpTest, TheSamePortTwiceIsAnError) {
 }
 
 }  // namespace
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

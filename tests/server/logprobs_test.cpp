@@ -8,7 +8,7 @@
 namespace smartkv::openai {
 namespace {
 
-using smartkv::testing::ByteTokenizer;
+using smartkv::test::ByteTokenizer;
 
 // Returns an event with these tokens, given as text, that shows `text` of the answer.
 GenerationEvent event(const std::string& tokens, const std::string& text) {

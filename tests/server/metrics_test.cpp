@@ -47,7 +47,7 @@ TEST(Metrics, DiagnosticsOfCachesHaveTheirPolicy) {
 TEST(Metrics, RefusalsByTheLimitsOfAKeyAreCounted) {
   const std::string file = ::testing::TempDir() + "metrics_keys.json";
   std::ofstream(file) << R"({"alice": {"key": "sk-0123456789abcdef", "concurrent_requests": 1}})";
-  testing::TestServer server({.api_keys_file = file});
+  test::TestServer server({.api_keys_file = file});
   server.engine.hold_after(0);
   const httplib::Headers key = {{"Authorization", "Bearer sk-0123456789abcdef"}};
   const std::string body = R"({"prompt": "x"})";

@@ -11,7 +11,7 @@
 #include "server/openai/field_table.h"
 #include "tests/server/test_server.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 namespace {
 
 using openai::body_schema;
@@ -122,4 +122,4 @@ TEST(OpenApi, MembersThatNeedNotBeThereMayBeNull) {
 }
 
 }  // namespace
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

@@ -17,12 +17,12 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
-using testing::Ran;
-using testing::run;
+using test::Ran;
+using test::run;
 
 class Agreement : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { model_ = new testing::TinyModelFolder("agreement_model"); }
+  static void SetUpTestSuite() { model_ = new test::TinyModelFolder("agreement_model"); }
   static void TearDownTestSuite() { delete model_; }
 
   // Returns what a command reports about the options, or "" if it accepts them.
@@ -60,10 +60,10 @@ class Agreement : public ::testing::Test {
     return refusal.empty();
   }
 
-  static testing::TinyModelFolder* model_;
+  static test::TinyModelFolder* model_;
   const std::string path_ = model_->path(), file_ = ::testing::TempDir() + "agreement.json";
 };
-testing::TinyModelFolder* Agreement::model_ = nullptr;
+test::TinyModelFolder* Agreement::model_ = nullptr;
 
 TEST_F(Agreement, TypesAndBackends) {
   int accepted = 0;

@@ -50,7 +50,7 @@ void expect_finite_numbers_only(const CLI::App& app, std::vector<std::string> co
       words.push_back("--" + option->get_lnames()[0] + "=" + value);
       std::vector<const char*> arguments;
       for (const std::string& word : words) arguments.push_back(word.c_str());
-      const testing::Ran ran = testing::run(arguments);
+      const test::Ran ran = test::run(arguments);
       EXPECT_EQ(ran.code, kUsageError) << words.back();
       EXPECT_THAT(ran.error, HasSubstr(option->get_lnames()[0])) << words.back();
     }

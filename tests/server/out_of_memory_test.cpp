@@ -28,7 +28,7 @@ bool is_to_fail() {
 extern "C" const char* __lsan_default_suppressions() { return "leak:*basic_json*initializer_list*\n"; }
 #endif
 
-namespace smartkv::testing {
+namespace smartkv::test {
 namespace {
 
 constexpr int64_t kForever = INT64_MAX;
@@ -154,4 +154,4 @@ INSTANTIATE_TEST_SUITE_P(
             "schema": {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}, "required": ["a"]}}}})"));
 
 }  // namespace
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

@@ -17,8 +17,8 @@ namespace smartkv {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::Ran;
-using testing::run;
+using test::Ran;
+using test::run;
 using Json = nlohmann::ordered_json;
 
 bool has_program(const std::string& name) { return std::system(("command -v " + name + " >/dev/null").c_str()) == 0; }

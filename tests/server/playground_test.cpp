@@ -9,7 +9,7 @@
 
 #include "tests/server/test_server.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -97,4 +97,4 @@ TEST(Playground, HoldsNoInlineScriptOrStyle) {
 }
 
 }  // namespace
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

@@ -11,7 +11,7 @@
 
 #include "tests/server/test_server.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 namespace {
 
 class RealModel : public ::testing::Test {
@@ -147,4 +147,4 @@ TEST_F(RealModel, EchoesThePromptWithItsLogProbabilities) {
 }
 
 }  // namespace
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

@@ -9,7 +9,7 @@
 namespace smartkv::openai {
 namespace {
 
-using smartkv::testing::FakeEngine;
+using smartkv::test::FakeEngine;
 
 class RequestTest : public ::testing::Test {
  protected:

@@ -3,7 +3,7 @@
 
 #include "tests/server/test_server.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 namespace {
 
 const std::string kChat = R"("messages": [{"role": "user", "content": "hi"}])";
@@ -259,4 +259,4 @@ TEST(ResponseTest, ModelsHealthAndMetrics) {
 }
 
 }  // namespace
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

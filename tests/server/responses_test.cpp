@@ -7,7 +7,7 @@
 namespace smartkv::openai {
 namespace {
 
-using smartkv::testing::FakeEngine;
+using smartkv::test::FakeEngine;
 
 class ResponsesTest : public ::testing::Test {
  protected:
@@ -108,7 +108,7 @@ TEST_F(ResponsesTest, ErrorsQuoteTheClientsWordsAsTheyAre) {
 }
 
 TEST_F(ResponsesTest, ErrorsOfTheEngineNameItsFieldsToo) {
-  smartkv::testing::TestServer server;
+  smartkv::test::TestServer server;
   server.engine.set_submit_error(RequestError(RequestError::Kind::kTooLarge, "max_tokens", "'max_tokens': too many"));
   const Json error = Json::parse(server.post("/v1/responses", R"({"input": "a"})")->body)["error"];
   EXPECT_EQ(error["param"], "max_output_tokens");

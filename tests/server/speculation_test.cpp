@@ -28,10 +28,11 @@ TEST(SpeculationUsage, IsPartOfTheUsage) {
   RequestUsage usage;
   EXPECT_FALSE(openai::usage_json(usage).contains("speculative"));
   usage.speculation = some_usage();
-  const openai::Json json = openai::usage_json(usage);
-  EXPECT_EQ(json["completion_tokens_details"]["accepted_prediction_tokens"], 25);
-  EXPECT_EQ(json["completion_tokens_details"]["rejected_prediction_tokens"], 15);
-  EXPECT_EQ(json["speculative"], openai::Json::parse(R"({"method": "ngram", "drafted": 40, "accepted": 25, "passes": 10,
+  const openai::Json written = openai::usage_json(usage);
+  EXPECT_EQ(written["completion_tokens_details"]["accepted_prediction_tokens"], 25);
+  EXPECT_EQ(written["completion_tokens_details"]["rejected_prediction_tokens"], 15);
+  EXPECT_EQ(written["speculative"],
+            openai::Json::parse(R"({"method": "ngram", "drafted": 40, "accepted": 25, "passes": 10,
       "rewinds": 7, "rewound_tokens": 15, "fallbacks": 1, "exact": true, "accepted_per_position": [10, 8, 5, 2], "draft_ms": 1.5,
       "acceptance_rate": 0.625})"));
   usage.speculation = {};

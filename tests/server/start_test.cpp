@@ -27,8 +27,8 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::Ran;
-using testing::run;
+using test::Ran;
+using test::run;
 
 constexpr const char* kServedModel = SMARTKV_SOURCE "/tests/fixtures/architectures/llama.gguf";
 
@@ -128,7 +128,7 @@ TEST_F(Start, ATakenPortIsReportedBeforeTheModelIsLoaded) {
 }
 
 TEST_F(Start, AContextBeyondTheModelsNeedsRopeScaling) {
-  const testing::TinyModelFolder model("start_context");
+  const test::TinyModelFolder model("start_context");
   const std::string path = model.path();
   const auto start = [&](std::vector<const char*> more) {
     std::vector<const char*> arguments = {"generate", "--model", path.c_str(), "--prompt", "a", "--max-tokens", "1", "--kv-cache-bytes", "1GiB"};
@@ -187,7 +187,7 @@ void serve_with_pending(int signal) {
 
 TEST_F(Start, AHangupWithoutKeysAndTlsChangesNothing) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const testing::TinyModelFolder model("start_hangup");
+  const test::TinyModelFolder model("start_hangup");
   EXPECT_EXIT(serve_through_a_hangup(model.path()), ::testing::ExitedWithCode(kOk), "nothing to reload");
 }
 
@@ -222,7 +222,7 @@ TEST_F(Start, AHangupWithoutKeysAndTlsChangesNothing) {
 
 TEST_F(Start, RequestsAreTakenForTheDelayAfterTheSignal) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const testing::TinyModelFolder model("start_delay");
+  const test::TinyModelFolder model("start_delay");
   EXPECT_EXIT(serve_on_after_the_signal(model.path()), ::testing::ExitedWithCode(kOk),
               "requests are accepted for 600 s more");
 }
@@ -261,7 +261,7 @@ TEST_F(Start, RequestsAreTakenForTheDelayAfterTheSignal) {
 
 TEST_F(Start, ABlockedLogHoldsUpNeitherAnswersNorTheEnd) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const testing::TinyModelFolder model("start_blocked_log");
+  const test::TinyModelFolder model("start_blocked_log");
   EXPECT_EXIT(serve_with_a_blocked_log(model.path()), ::testing::ExitedWithCode(kOk), "");
 }
 

@@ -9,7 +9,7 @@
 
 #include "engine/log.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 
 namespace {
 
@@ -75,4 +75,4 @@ std::vector<std::string> sse_data(const std::string& body) {
   return events;
 }
 
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

@@ -9,7 +9,7 @@
 #include "server/http/routes.h"
 #include "tests/server/fake_engine.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 
 using Json = nlohmann::ordered_json;
 
@@ -105,4 +105,4 @@ class RawConnection {
 std::string post_text(const std::string& path, const std::string& body);  // a whole HTTP/1.1 request
 std::vector<std::string> sse_data(const std::string& body);               // the texts after each "data: "
 
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

@@ -13,7 +13,7 @@
 #include "engine/weights/safetensors.h"
 #include "tests/engine/model/tiny_llama.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 
 class TinyModelFolder {
  public:
@@ -61,4 +61,4 @@ class TinyModelFolder {
   std::filesystem::path path_;
 };
 
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

@@ -19,7 +19,7 @@
 #include "tests/server/test_server.h"
 #include "tests/text/byte_tokenizer.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 namespace {
 
 std::unique_ptr<Engine> tiny_engine(EngineOptions engine_options = {}) {
@@ -227,4 +227,4 @@ TEST_F(TinyModel, AGrammarEndsWithItsClientAndTheServer) {
 }
 
 }  // namespace
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

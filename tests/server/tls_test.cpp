@@ -15,7 +15,7 @@
 #include "tests/server/command_runner.h"
 #include "tests/server/test_server.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 namespace {
 
 using ::testing::AllOf;
@@ -263,4 +263,4 @@ TEST(Tls, FilesThatCannotBeUsedAreErrorsAtStart) {
 }
 
 }  // namespace
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

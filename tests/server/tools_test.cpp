@@ -10,7 +10,7 @@
 namespace smartkv::openai {
 namespace {
 
-using smartkv::testing::FakeEngine;
+using smartkv::test::FakeEngine;
 
 constexpr const char* kTools = R"("tools": [
     {"type": "function", "function": {"name": "f", "strict": true, "parameters": {"type": "object",

@@ -16,7 +16,7 @@
 #include "lab/serving/server_process.h"
 #include "tests/server/test_server.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 namespace {
 
 // Returns null if there is no torch backend.
@@ -137,4 +137,4 @@ TEST(TensorParallelServer, RanksEndWithTheServer) {
 }
 
 }  // namespace
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

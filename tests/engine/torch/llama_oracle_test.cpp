@@ -9,7 +9,7 @@
 namespace smartkv {
 namespace {
 
-double relative_error(const std::vector<float>& found, const torch::Tensor& expected) {
+double oracle_error(const std::vector<float>& found, const torch::Tensor& expected) {
   const torch::Tensor actual = torch::from_blob(const_cast<float*>(found.data()), expected.sizes().vec()).to(torch::kFloat64);
   return ((actual - expected).norm() / expected.norm()).item<double>();
 }
@@ -49,8 +49,8 @@ TEST_P(LlamaVariants, F32EqualsTheOracle) {
   const torch::Tensor input = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())).unsqueeze(0);
   const torch::Tensor expected = TorchLlama(weights, torch::kFloat64).forward(input)[0];
   Served native(weights, "f32"), torch_backend(weights, "f32", "auto", torch_loader());
-  EXPECT_LT(relative_error(native.run(tokens, 512), expected), 1e-5);
-  EXPECT_LT(relative_error(torch_backend.run(tokens, 512), expected), 1e-5);
+  EXPECT_LT(oracle_error(native.run(tokens, 512), expected), 1e-5);
+  EXPECT_LT(oracle_error(torch_backend.run(tokens, 512), expected), 1e-5);
 }
 
 // Random weights amplify rounding errors. LibTorch's own bf16 shows by how much.
@@ -62,8 +62,8 @@ TEST_P(LlamaVariants, Bf16IsNearerThanLibTorchInBf16) {
   Served native(weights, "bf16"), torch_backend(weights, "bf16", "auto", torch_loader());
   const torch::Tensor rounded = TorchLlama(weights, torch::kBFloat16).forward(input)[0].to(torch::kFloat64);
   const double theirs = ((rounded - expected).norm() / expected.norm()).item<double>();
-  EXPECT_LT(relative_error(native.run(tokens, 512), expected), theirs);
-  EXPECT_LT(relative_error(torch_backend.run(tokens, 512), expected), theirs);
+  EXPECT_LT(oracle_error(native.run(tokens, 512), expected), theirs);
+  EXPECT_LT(oracle_error(torch_backend.run(tokens, 512), expected), theirs);
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, LlamaVariants,

@@ -9,9 +9,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-testing::Ran run_eval(std::vector<const char*> arguments) {
+test::Ran run_eval(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "eval");
-  return testing::run(std::move(arguments));
+  return test::run(std::move(arguments));
 }
 
 TEST(Eval, RefusesWrongUsage) {
@@ -23,22 +23,25 @@ TEST(Eval, RefusesWrongUsage) {
 }
 
 TEST(Eval, RefusesOptionsThatTheMetricWouldIgnore) {
-  const testing::Ran recall = run_eval({"recall", "--model", "m", "--text", "t", "--kv-cache", "full", "--context", "512"});
+  const test::Ran recall =
+      run_eval({"recall", "--model", "m", "--text", "t", "--kv-cache", "full", "--context", "512"});
   EXPECT_EQ(recall.code, kUsageError);
   EXPECT_THAT(recall.error, HasSubstr("--context: not an option of eval recall"));
-  const testing::Ran drift = run_eval({"drift", "--model", "m", "--text", "t", "--kv-cache", "full", "--from", "5"});
+  const test::Ran drift = run_eval({"drift", "--model", "m", "--text", "t", "--kv-cache", "full", "--from", "5"});
   EXPECT_EQ(drift.code, kUsageError);
   EXPECT_THAT(drift.error, HasSubstr("--from"));
-  const testing::Ran several = run_eval({"recall", "--model", "m", "--text", "t", "--kv-cache", "full", "--facts-asked", "5"});
+  const test::Ran several =
+      run_eval({"recall", "--model", "m", "--text", "t", "--kv-cache", "full", "--facts-asked", "5"});
   EXPECT_EQ(several.code, kUsageError);
   EXPECT_THAT(several.error, HasSubstr("--facts-asked"));
-  const testing::Ran words = run_eval({"recall", "--model", "m", "--text", "t", "--kv-cache", "full", "--task", "words", "--wording", "locker"});
+  const test::Ran words = run_eval(
+      {"recall", "--model", "m", "--text", "t", "--kv-cache", "full", "--task", "words", "--wording", "locker"});
   EXPECT_EQ(words.code, kUsageError);
   EXPECT_THAT(words.error, HasSubstr("--wording: not an option of eval recall --task words"));
 }
 
 TEST(Eval, NamesAModelThatIsNotThere) {
-  const testing::Ran result = run_eval({"perplexity", "--model", "no_such.gguf", "--text", "t", "--kv-cache", "full"});
+  const test::Ran result = run_eval({"perplexity", "--model", "no_such.gguf", "--text", "t", "--kv-cache", "full"});
   EXPECT_EQ(result.code, kRuntimeError);
   EXPECT_THAT(result.error, HasSubstr("no_such.gguf"));
 }

@@ -16,8 +16,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 using nlohmann::json;
-using testing::Ran;
-using testing::run;
+using test::Ran;
+using test::run;
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);
@@ -28,7 +28,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 class MeasuringCommands : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { model_ = new testing::TinyModelFolder("measuring_commands"); }
+  static void SetUpTestSuite() { model_ = new test::TinyModelFolder("measuring_commands"); }
   static void TearDownTestSuite() { delete model_; }
 
   static Ran bench_long(std::vector<const char*> more) {
@@ -55,7 +55,7 @@ class MeasuringCommands : public ::testing::Test {
   }
   static json parsed(const std::string& file) { return json::parse(std::ifstream(file)); }
 
-  static inline testing::TinyModelFolder* model_ = nullptr;
+  static inline test::TinyModelFolder* model_ = nullptr;
 };
 
 TEST_F(MeasuringCommands, BenchLongPrintsALineForEachMarkOfEachPolicy) {

@@ -7,7 +7,7 @@
 #include "tests/server/command_runner.h"
 #include "tests/server/test_server.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -124,7 +124,7 @@ TEST(RunServingCase, DrivesAServer) {
 
 int bench(std::vector<const char*> arguments, std::string* error) {
   arguments.insert(arguments.begin(), {"bench", "--serving"});
-  testing::Ran ran = testing::run(std::move(arguments));
+  test::Ran ran = test::run(std::move(arguments));
   *error = std::move(ran.error);
   return ran.code;
 }
@@ -146,4 +146,4 @@ TEST(BenchServing, RefusesWrongUsage) {
 }
 
 }  // namespace
-}  // namespace smartkv::testing
+}  // namespace smartkv::test

@@ -8,7 +8,7 @@
 
 #include "tests/server/fake_engine.h"
 
-namespace smartkv::testing {
+namespace smartkv::test {
 namespace {
 
 // Returns words that differ, so that a passage shows where it was cut.
@@ -96,4 +96,4 @@ TEST_F(ServingPlan, SaysThatTheTextIsTooShort) {
 }
 
 }  // namespace
-}  // namespace smartkv::testing
+}  // namespace smartkv::test
