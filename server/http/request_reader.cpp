@@ -80,6 +80,12 @@ std::string percent_decoded(std::string_view text) {
 
 }  // namespace
 
+std::string_view trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t");
+  if (first == text.npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
 std::string lower(std::string_view text) {
   std::string out(text);
   std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
