@@ -244,10 +244,11 @@ StoreBytes ChannelStore::bytes_at(const StageView& view, const Moment& then) con
   const int64_t of_channel = 2 * static_cast<int64_t>(sizeof(float)) + 3;
   most.state += n_layers * shape().n_kv_heads * shape().head_dim * of_channel;
   const int64_t full = page_bytes(1), residual = quantized_bytes(shape(), layouts_.residual);
-  const int64_t page = std::max(full, quantized_bytes(shape(), layouts_.packed) + residual);
+  const auto [least, page] = std::minmax({full, quantized_bytes(shape(), layouts_.packed) + residual});
   // A layer is packed or restored page by page, and its new pages have a residual or not; a shared page stays.
   const int64_t before = n - then.taken / kPageTokens;
-  const auto more = [&](int64_t pages) { return n_layers * std::max<int64_t>(0, pages - 1) * (page - full); };
+  const int64_t change = page - least;
+  const auto more = [&](int64_t pages) { return n_layers * std::max<int64_t>(0, pages - 1) * change; };
   const int64_t made = layer_bytes(n) - layer_bytes(n_pages()) + (n - n_pages()) * (page - full);
   const int64_t all = page_bytes(0) + (n - 1) * page;
   int64_t copies = view.may_share ? shared_bytes() : 0;
