@@ -45,6 +45,7 @@ std::string other_value(const Option& option) {
   const nlohmann::ordered_json fallback = value_of(option, ServerOptions());
   if (!option.choices.empty()) return std::string(option.choices.back() == fallback ? option.choices.front() : option.choices.back());
   if (option.name == "max_body_bytes") return "1MiB";  // max_buffered_bytes must hold two bodies
+  if (option.name == "rope_scaling") return "yarn";
   if (fallback.is_number()) return option.bytes ? "1GiB" : std::to_string(fallback.get<int64_t>() + 1);
   if (!option.entry.empty()) return R"({"mine": "gate.safetensors"})";
   return "other";
