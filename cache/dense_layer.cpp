@@ -48,9 +48,9 @@ void DenseLayer::write(int64_t position, const KvRows& rows) {
   for (int64_t i = 0; i < rows.n;) {
     DensePage& to = page(position + i);
     const int64_t slot = (position + i) % kPageTokens, n = std::min(rows.n - i, kPageTokens - slot);
-    pool_->backend()->write(shape.type, shape.n_kv_heads, shape.head_dim,
-                            {rows.k + i * rows.stride, rows.v + i * rows.stride, rows.stride, slot, n, to.k(), to.v(),
-                             to.head_stride()});
+    pool_->backend()->write(
+        shape.type, shape.n_kv_heads, shape.head_dim,
+        {rows.k + i * rows.stride, rows.v + i * rows.stride, rows.stride, slot, n, to.k(), to.v(), to.head_stride()});
     i += n;
   }
 }
@@ -61,8 +61,8 @@ void DenseLayer::read(int64_t position, int64_t n, int64_t head, int64_t n_heads
   const auto row = [&](float* rows, int64_t i) { return rows == nullptr ? nullptr : rows + i * shape.head_dim; };
   for (int64_t i = 0; i < n;) {
     const int64_t slot = (position + i) % kPageTokens, some = std::min(n - i, kPageTokens - slot);
-    const kernels::PageRead job{page(position + i).segment(kPageTokens), head, n_heads, slot, some, row(k, i), row(v, i),
-                                head_stride};
+    const kernels::PageRead job{
+        page(position + i).segment(kPageTokens), head, n_heads, slot, some, row(k, i), row(v, i), head_stride};
     pool_->backend()->read(shape.type, shape.head_dim, {&job, 1});
     i += some;
   }
@@ -110,6 +110,8 @@ void DenseLayer::drop_before(int64_t n) {
   first_ = n;
 }
 
-int64_t dense_bytes(const CacheShape& shape, int64_t n_tokens) { return whole_pages(n_tokens) * shape.bytes_per_token(); }
+int64_t dense_bytes(const CacheShape& shape, int64_t n_tokens) {
+  return whole_pages(n_tokens) * shape.bytes_per_token();
+}
 
 }  // namespace smartkv

@@ -35,9 +35,13 @@ class DenseLayer {
   void read(int64_t position, int64_t n, int64_t head, int64_t n_heads, float* k, float* v, int64_t head_stride) const;
   // Returns the page that begins with token `position`, for the caller to keep. The page must not be written
   // afterwards.
-  PageRef share(int64_t position) const { return pages_[static_cast<size_t>((position - first_) / kernels::kPageTokens)]; }
+  PageRef share(int64_t position) const {
+    return pages_[static_cast<size_t>((position - first_) / kernels::kPageTokens)];
+  }
   // Returns `tokens` tokens of page number `page`, which begins with token first() + kPageTokens * page.
-  kernels::KvSegment segment(int64_t page, int64_t tokens) const { return pages_[static_cast<size_t>(page)]->segment(tokens); }
+  kernels::KvSegment segment(int64_t page, int64_t tokens) const {
+    return pages_[static_cast<size_t>(page)]->segment(tokens);
+  }
   // Appends the segments of tokens [first(), n).
   void append_view(int64_t n, std::vector<kernels::KvSegment>* segments) const;
   // Frees the pages past token n.

@@ -45,7 +45,9 @@ class ForwardingCache : public SequenceCache {
   }
   bool wants_check() const override { return first().wants_check(); }
   void follow(const LogitCheck& check) override { all_[0]->follow(check); }
-  LogitCheck judge(std::span<const float> exact, std::span<const float> own) override { return all_[0]->judge(exact, own); }
+  LogitCheck judge(std::span<const float> exact, std::span<const float> own) override {
+    return all_[0]->judge(exact, own);
+  }
   TokenRange probes(int64_t n) const override { return first().probes(n); }
   void observe(int64_t layer, const Probe& probe) override { all_[0]->observe(layer, probe); }
   int64_t max_growth(int64_t n) const override {

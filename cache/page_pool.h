@@ -47,7 +47,8 @@ class PagePool : public std::enable_shared_from_this<PagePool> {
  public:
   // Creates a pool for pages of `shape`. They live in memory of `backend`, or of the CPU if it is null. Up to
   // max_free_bytes of freed pages are kept for reuse.
-  static std::shared_ptr<PagePool> create(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend = nullptr,
+  static std::shared_ptr<PagePool> create(const CacheShape& shape,
+                                          std::shared_ptr<kernels::KvBackend> backend = nullptr,
                                           int64_t max_free_bytes = int64_t{256} << 20);
 
   // Returns a zeroed page. It counts in bytes_in_use() until its last reference is gone. Throws std::bad_alloc.

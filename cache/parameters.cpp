@@ -26,7 +26,8 @@ std::string range(T least, T most) {
 thread_local std::vector<ListedParameter>* parameter_list = nullptr;
 
 template <typename T>
-void Parameters::list(const std::string& key, const T& fallback, const std::string& values, std::string_view help) const {
+void Parameters::list(const std::string& key, const T& fallback, const std::string& values,
+                      std::string_view help) const {
   parameter_list->push_back({path_ + "." + key, nlohmann::json(fallback).dump(), values, std::string(help)});
 }
 
@@ -125,7 +126,8 @@ void Parameters::done() const {
     if (known_.contains(key) || value.is_null()) continue;
     std::string known;
     for (const std::string& name : known_) known += (known.empty() ? "" : ", ") + name;
-    throw ParameterError(path_ + "." + key, "the " + kind_ + " \"" + name_ + "\" " +
+    throw ParameterError(path_ + "." + key,
+                         "the " + kind_ + " \"" + name_ + "\" " +
                              (known.empty() ? "takes no parameters" : "has no such parameter; it takes " + known));
   }
 }

@@ -20,7 +20,7 @@
 namespace smartkv {
 
 class ThreadPool;
-class Gate;  // cache/policies/gated_eviction/gate.h
+class Gate;           // cache/policies/gated_eviction/gate.h
 struct ChannelWorth;  // cache/policies/channel_packed/cut_options.h
 
 // Thread-safe. A policy's caches own what they need of it and may outlive it.
@@ -114,8 +114,8 @@ struct PolicyRow {
   // Only such policies run in models with sliding windows.
   bool in_order = false;
   // For tests. Not needed if the policy compresses so often with its default parameters.
-  std::vector<PolicyTrial> trials = {};   // the first one is the policy itself
-  std::string_view brief_trial = "{}";    // a JSON object: parameters that compress a few hundred tokens
+  std::vector<PolicyTrial> trials = {};  // the first one is the policy itself
+  std::string_view brief_trial = "{}";   // a JSON object: parameters that compress a few hundred tokens
 };
 
 const std::vector<PolicyRow>& policy_registry();

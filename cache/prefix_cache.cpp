@@ -34,7 +34,8 @@ std::unique_ptr<SequenceCache> cut_back(const SequenceCache& state, int64_t n, i
 
 }  // namespace
 
-PrefixCache::PrefixCache(int64_t max_bytes, PrefixFiles* files) : max_bytes_(max_bytes), versions_(kGroups, 1), files_(files) {
+PrefixCache::PrefixCache(int64_t max_bytes, PrefixFiles* files)
+    : max_bytes_(max_bytes), versions_(kGroups, 1), files_(files) {
   if (files == nullptr) return;
   for (auto& [name, record] : files->take_found()) {
     if (static_cast<int64_t>(record.tokens.size()) < kLeastTokens) continue;
@@ -116,7 +117,8 @@ void PrefixCache::replace(Node* node, int64_t committed, std::optional<Rank> bef
   for (; node != nullptr && node->depth >= committed && before != after; node = node->parent) {
     auto ranks = node->best.find(committed);
     const auto best = [&] {
-      return ranks == node->best.end() || ranks->second.empty() ? std::nullopt : std::optional<Rank>(*ranks->second.begin());
+      return ranks == node->best.end() || ranks->second.empty() ? std::nullopt
+                                                                : std::optional<Rank>(*ranks->second.begin());
     };
     const std::optional<Rank> best_before = best();
     std::set<Rank>::node_type rank;  // Moved within the set, which allocates nothing.
@@ -141,7 +143,8 @@ void PrefixCache::replace(Node* node, int64_t committed, std::optional<Rank> bef
 void PrefixCache::list(Node* node) {
   const bool exists = node->state != nullptr || !node->file.empty();
   const std::optional<int64_t> before = node->listed;
-  const std::optional<Rank> rank_before = before ? std::optional<Rank>({node->depth, node->listed_used, node}) : std::nullopt;
+  const std::optional<Rank> rank_before =
+      before ? std::optional<Rank>({node->depth, node->listed_used, node}) : std::nullopt;
   node->listed.reset();
   if (exists) node->listed = node->state != nullptr ? node->state->cache->committed() : node->committed;
   node->listed_used = node->used;
@@ -159,7 +162,8 @@ void PrefixCache::use(Node* node) {
   list(node);
 }
 
-std::vector<PrefixCache::Parting> PrefixCache::partings(Node* node, std::span<const int32_t> prompt, int64_t* diverges_at) {
+std::vector<PrefixCache::Parting> PrefixCache::partings(Node* node, std::span<const int32_t> prompt,
+                                                        int64_t* diverges_at) {
   const auto most = static_cast<int64_t>(prompt.size()) - 1;
   std::vector<Parting> result;
   for (int64_t n = 0; node != nullptr;) {

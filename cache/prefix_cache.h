@@ -65,8 +65,9 @@ class PrefixCache {
   //    prompt.
   //  - held: receives the state from which the cache resumes.
   //  - most: limit for the returned cache's tokens.
-  std::unique_ptr<SequenceCache> find(const std::string& key, const KvCachePolicy& policy, std::span<const int32_t> prompt,
-                                      int64_t* diverges_at = nullptr, Held* held = nullptr, int64_t most = INT64_MAX);
+  std::unique_ptr<SequenceCache> find(const std::string& key, const KvCachePolicy& policy,
+                                      std::span<const int32_t> prompt, int64_t* diverges_at = nullptr,
+                                      Held* held = nullptr, int64_t most = INT64_MAX);
 
   // Releases the states that background writing has copied since the last call, and forgets files that are gone. find()
   // and insert() call it as well.
@@ -88,7 +89,8 @@ class PrefixCache {
   //  - If there are files, the state is queued for background writing. If it is evicted before that, it gets no file.
   // Returns the stored state of these tokens. Returns null if they are fewer than kLeastTokens, if own_bytes exceeds
   // max_bytes, or if the state was evicted at once.
-  Held insert(const std::string& key, std::span<const int32_t> tokens, std::unique_ptr<SequenceCache> state, int64_t own_bytes);
+  Held insert(const std::string& key, std::span<const int32_t> tokens, std::unique_ptr<SequenceCache> state,
+              int64_t own_bytes);
 
   // Which states evict() may drop. Each level includes the ones above it. A sequence *waits* for a state if it will
   // resume from it. A state is *unshared* if less than half of its bytes are shared with other caches.
@@ -160,7 +162,7 @@ class PrefixCache {
   int64_t max_bytes_;
   int64_t bytes_ = 0, n_states_ = 0;
   uint64_t clock_ = 0;
-  std::vector<uint64_t> versions_;  // by group
+  std::vector<uint64_t> versions_;                      // by group
   std::map<std::string, std::unique_ptr<Node>> roots_;  // by key
   PrefixFiles* files_;
   std::map<PrefixFiles::Name, Node*> by_file_;

@@ -58,8 +58,10 @@ bool is_state_name(std::string_view name) {
 // Returns whether this is the name of a state that some process is writing: NAME.PID.part.
 bool is_part_name(std::string_view name) {
   const size_t end = kHashDigits + kSuffix.size();
-  return name.size() > end + 1 + kPartSuffix.size() && is_state_name(name.substr(0, end)) && name[end] == '.' && name.ends_with(kPartSuffix) &&
-         name.substr(end + 1, name.size() - end - 1 - kPartSuffix.size()).find_first_not_of("0123456789") == std::string_view::npos;
+  return name.size() > end + 1 + kPartSuffix.size() && is_state_name(name.substr(0, end)) && name[end] == '.' &&
+         name.ends_with(kPartSuffix) &&
+         name.substr(end + 1, name.size() - end - 1 - kPartSuffix.size()).find_first_not_of("0123456789") ==
+             std::string_view::npos;
 }
 
 // Returns whether the process that wrote a part has ended. A writer holds a lock on its part.
@@ -158,7 +160,8 @@ Header read_header(int fd, int64_t file_bytes) {
   header.state_bytes = in.value<int64_t>();
   const auto whole = static_cast<int64_t>(text.size() + 2 * sizeof(uint64_t));
   if (header.state_bytes < 0 || whole + header.state_bytes != file_bytes) {
-    throw CacheError("expected " + std::to_string(whole + header.state_bytes) + " bytes, found " + std::to_string(file_bytes));
+    throw CacheError("expected " + std::to_string(whole + header.state_bytes) + " bytes, found " +
+                     std::to_string(file_bytes));
   }
   return header;
 }
@@ -261,7 +264,8 @@ void PrefixFiles::find_files() {
   make_room(0);
 }
 
-std::optional<PrefixFiles::Name> PrefixFiles::write(const PrefixRecord& record, std::shared_ptr<const SequenceCache> state) {
+std::optional<PrefixFiles::Name> PrefixFiles::write(const PrefixRecord& record,
+                                                    std::shared_ptr<const SequenceCache> state) {
   const Name name = name_of(options_.identity, record);
   {
     const std::lock_guard lock(mutex_);
@@ -421,7 +425,9 @@ void PrefixFiles::make_room(int64_t incoming) {
   for (fs::directory_iterator it(options_.directory, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
     struct stat info {};
-    if (!(is_state_name(name) || is_part_name(name)) || ::lstat(it->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    if (!(is_state_name(name) || is_part_name(name)) || ::lstat(it->path().c_str(), &info) != 0 ||
+        !S_ISREG(info.st_mode))
+      continue;
     bytes += info.st_size;
     if (is_state_name(name)) files.push_back({info.st_mtim, name, info.st_size});
   }
@@ -440,8 +446,8 @@ void PrefixFiles::make_room(int64_t incoming) {
   bytes_ = bytes;
   gone_.insert(gone_.end(), gone.begin(), gone.end());
   if (bytes + incoming <= options_.max_bytes || incoming == 0) return;
-  throw CacheError("expected at most " + std::to_string(options_.max_bytes) + " bytes (prefix_cache_dir_bytes), found " +
-                   std::to_string(bytes + incoming));
+  throw CacheError("expected at most " + std::to_string(options_.max_bytes) +
+                   " bytes (prefix_cache_dir_bytes), found " + std::to_string(bytes + incoming));
 }
 
 }  // namespace smartkv

@@ -12,7 +12,8 @@ using kernels::kPageTokens;
 using kernels::QuantizedLayout;
 
 QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, const QuantizedLayout& layout,
-                             std::shared_ptr<const std::vector<uint8_t>> channel_order, int64_t n_heads, IndexedRows rows)
+                             std::shared_ptr<const std::vector<uint8_t>> channel_order, int64_t n_heads,
+                             IndexedRows rows)
     : n_heads_(n_heads == kAllHeads ? pool->shape().n_kv_heads : n_heads),
       indexed_(rows),
       layout_(layout),
@@ -22,11 +23,17 @@ QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, const Quanti
       charge_(pool, static_cast<int64_t>(data_.size())) {}
 
 QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, const QuantizedLayout& layout,
-                             std::shared_ptr<const std::vector<uint8_t>> channel_order, const kernels::PageSource& source,
-                             int64_t n_heads, IndexedRows rows)
+                             std::shared_ptr<const std::vector<uint8_t>> channel_order,
+                             const kernels::PageSource& source, int64_t n_heads, IndexedRows rows)
     : QuantizedPage(pool, layout, std::move(channel_order), n_heads, rows) {
-  const kernels::PageEncode job{source, n_heads_, layout, channel_order_ == nullptr ? nullptr : channel_order_->data(),
-                                data_.data(), head_stride_, indexed_.read > 0 ? row_data() : nullptr, indexed_.bits};
+  const kernels::PageEncode job{source,
+                                n_heads_,
+                                layout,
+                                channel_order_ == nullptr ? nullptr : channel_order_->data(),
+                                data_.data(),
+                                head_stride_,
+                                indexed_.read > 0 ? row_data() : nullptr,
+                                indexed_.bits};
   pool->backend()->encode(pool->shape().type, pool->shape().head_dim, {&job, 1});
 }
 
@@ -47,8 +54,9 @@ QuantizedLayout load_layout(StateReader* in, const CacheShape& shape) {
 
 }  // namespace
 
-QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const std::vector<uint8_t>> channel_order,
-                             StateReader* in, int64_t n_heads, IndexedRows rows)
+QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool,
+                             std::shared_ptr<const std::vector<uint8_t>> channel_order, StateReader* in,
+                             int64_t n_heads, IndexedRows rows)
     : QuantizedPage(pool, load_layout(in, pool->shape()), std::move(channel_order), n_heads, rows) {
   pool->backend()->upload(in->bytes(data_.size()).data(), data_.size(), data_.data());
 }

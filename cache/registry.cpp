@@ -34,17 +34,20 @@ const std::vector<PolicyRow>& policy_registry() {
                   {"summaries",
                    R"({"tokens": 448, "lost": {"tokens": 128, "block": 48, "salient": 2, "outliers": 16}})",
                    kByContents},
-                  {"summary_codes",
-                   R"({"tokens": 512, "lost": {"tokens": 192, "block": 32, "summary_bits": "4"}})", kByContents}},
+                  {"summary_codes", R"({"tokens": 512, "lost": {"tokens": 192, "block": 32, "summary_bits": "4"}})",
+                   kByContents}},
        .brief_trial = kFewSlots},
       {.name = "block_summary",
        .summary = "a window, and summaries of the tokens before it",
        .create = make_block_summary_policy,
        .trials = {{"", R"({"tokens": 448, "window": 64, "salient": 4, "salient_most": 12})", kByContents},
-                  {"levels", R"({"window": 64, "block": 80, "level": 24, "salient": 8, "outliers": 20, "salience": "novelty",
-                                 "eps": 0.01})", kByContents},
+                  {"levels",
+                   R"({"window": 64, "block": 80, "level": 24, "salient": 8, "outliers": 20, "salience": "novelty",
+                                 "eps": 0.01})",
+                   kByContents},
                   {"codes", R"({"window": 64, "block": 32, "level": 96, "salient": 4, "salient_most": 9, "outliers": 24,
-                                "salience": "novelty", "eps": 0.01, "summary_bits": "8"})", kByContents},
+                                "salience": "novelty", "eps": 0.01, "summary_bits": "8"})",
+                   kByContents},
                   {"one_layer", R"({"tokens": 320, "window": 64, "layers": "1-1"})", kByContents}},
        .brief_trial = R"({"tokens": 320, "window": 64, "salient": 4})"},
       {.name = "mixed_precision",
@@ -53,16 +56,19 @@ const std::vector<PolicyRow>& policy_registry() {
        .trials = {{"", R"({"bits": 4.5, "horizon": 1024})", kByContents},
                   {"dropping", R"({"bits": 2.6, "horizon": 1024, "least_bits": 0})", kByContents},
                   {"forecast", R"({"bits": 6, "horizon": 1024, "forecast": true, "forecast_history": 64,
-                                   "forecast_hidden": 8})", kByContents}},
+                                   "forecast_hidden": 8})",
+                   kByContents}},
        .brief_trial = R"({"bits": 6, "horizon": 1024})"},
       {.name = "channel_packed",
        .summary = "every token, without unimportant channels; a guard restores them if accuracy drops",
        .create = make_channel_packed_policy,
-       .trials = {{"", R"({"storage": "codes", "key_channels": 48, "update_every": 64, "stable_updates": 1, "retention": 0.5,
-                           "check_every": 256, "most_kl": 0.02})", kByContents},
-                  {"cut", R"({"key_channels": 48, "value_channels": 48, "update_every": 64, "stable_updates": 1,
+       .trials =
+           {{"", R"({"storage": "codes", "key_channels": 48, "update_every": 64, "stable_updates": 1, "retention": 0.5,
+                           "check_every": 256, "most_kl": 0.02})",
+             kByContents},
+            {"cut", R"({"key_channels": 48, "value_channels": 48, "update_every": 64, "stable_updates": 1,
                               "retention": 0.5, "least_overlap": 0, "most_margin_drift": 100, "most_kl": 100})",
-                   kByContents, kCutsPages}},
+             kByContents, kCutsPages}},
        .brief_trial = R"({"storage": "codes", "key_channels": 48, "update_every": 64, "check_every": 128})"},
       {.name = "streaming",
        .summary = "sinks and a window",
@@ -80,7 +86,8 @@ const std::vector<PolicyRow>& policy_registry() {
        .trials = {{"", kSlots}, {"shared_k4v4", R"({"tokens": 512, "sizes": "shared", "kept": "k4v4"})", kByContents}},
        .brief_trial = kFewSlots},
       {.name = "tova",
-       .summary = "sinks, a window, and the tokens that the last query attends to most, the same in all heads of a layer",
+       .summary =
+           "sinks, a window, and the tokens that the last query attends to most, the same in all heads of a layer",
        .create = make_tova_policy,
        .trials = {{"", kSlots}},
        .brief_trial = kFewSlots},
@@ -104,7 +111,8 @@ const std::vector<PolicyRow>& policy_registry() {
 const std::vector<CacheMetric>& cache_metrics() {
   static const std::vector<CacheMetric> metrics = [] {
     std::vector<CacheMetric> all;
-    for (const auto& declared : {block_summary_metrics(), channel_packed_metrics(), mixed_precision_metrics(), shadow_metrics()}) {
+    for (const auto& declared :
+         {block_summary_metrics(), channel_packed_metrics(), mixed_precision_metrics(), shadow_metrics()}) {
       all.insert(all.end(), declared.begin(), declared.end());
     }
     return all;
@@ -122,8 +130,9 @@ void check_window(const SlidingWindow& window, const PolicyRow& row, double shad
     if (other.in_order) expected += std::string(other.name) + ", ";
   }
   throw CacheError("kv_cache: layers of this model attend to the last " + std::to_string(window.tokens) +
-                   " tokens only (sliding_window): expected " + expected + "without shadow, or a context_length of at most " +
-                   std::to_string(window.tokens) + "; found \"" + std::string(row.name) + "\"" +
+                   " tokens only (sliding_window): expected " + expected +
+                   "without shadow, or a context_length of at most " + std::to_string(window.tokens) + "; found \"" +
+                   std::string(row.name) + "\"" +
                    (shadow > 0 ? " with shadow" : ", which does not keep tokens in order"));
 }
 

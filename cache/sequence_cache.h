@@ -70,7 +70,7 @@ inline TokenRange cover(const TokenRange& a, const TokenRange& b) {
 // A probe query and its attention to each token.
 struct Probe {
   int64_t position = 0;
-  std::span<const float> q;     // f32 [n_heads, head_dim], after RoPE
+  std::span<const float> q;  // f32 [n_heads, head_dim], after RoPE
   // Attention probability of each entry of the view that the query sees, the maximum over each KV head's query heads:
   // f32 [n_kv_heads, entries].
   std::span<const float> mass;
@@ -128,13 +128,19 @@ class SequenceCache {
   virtual void follow(const LogitCheck& check) { (void)check; }
   // Compares the logits of this cache (`exact`) with those that the owner kept (`own`), both f32 [vocab_size]. Returns
   // the check that later caches must follow.
-  virtual LogitCheck judge(std::span<const float> exact, std::span<const float> own) { (void)exact, (void)own; return {}; }
+  virtual LogitCheck judge(std::span<const float> exact, std::span<const float> own) {
+    (void)exact, (void)own;
+    return {};
+  }
   // Returns the next compaction boundary, in tokens, or kNoBoundary. It must be committed before a pass goes beyond it.
   virtual int64_t next_boundary() const { return kNoBoundary; }
 
   // Returns the positions of the probe queries among the next n tokens. The cache observes their attention. Depends on
   // positions only.
-  virtual TokenRange probes(int64_t n) const { (void)n; return {}; }
+  virtual TokenRange probes(int64_t n) const {
+    (void)n;
+    return {};
+  }
   // Records the attention of a probe query. Called before advance(), in order of position. The probe's token then
   // counts as committed, because an observation cannot be undone.
   virtual void observe(int64_t layer, const Probe& probe);
@@ -158,7 +164,10 @@ class SequenceCache {
   virtual std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const = 0;
   // Writes the state for KvCachePolicy::load() of the same policy. Returns false if the policy does not support files.
   // With a null `out` it only returns whether it does. Other threads may use forks of this cache meanwhile.
-  virtual bool save(StateWriter* out) const { (void)out; return false; }
+  virtual bool save(StateWriter* out) const {
+    (void)out;
+    return false;
+  }
   virtual CacheStats stats() const = 0;  // cheap, since it is called after every pass
   // Returns the part of stats().bytes that forks will still share after they have grown, because boundaries rarely or
   // never replace these pages.

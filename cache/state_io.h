@@ -80,8 +80,8 @@ class StateReader {
 
  private:
   [[noreturn]] void fail(int64_t wanted) const {
-    throw CacheError("state: expected " + std::to_string(wanted) + " more values or bytes at byte " + std::to_string(at_) +
-                     ", found " + std::to_string(left()));
+    throw CacheError("state: expected " + std::to_string(wanted) + " more values or bytes at byte " +
+                     std::to_string(at_) + ", found " + std::to_string(left()));
   }
 
   std::span<const char> data_;

@@ -31,7 +31,10 @@ void for_each_entry(const KvSegment& segment, int64_t head, const Visit& visit) 
 class SpanCounter {
  public:
   SpanCounter(int64_t tokens, int64_t width)
-      : tokens_(tokens), width_(width), counts_(static_cast<size_t>((tokens + width - 1) / width)), held_(counts_.size()) {}
+      : tokens_(tokens),
+        width_(width),
+        counts_(static_cast<size_t>((tokens + width - 1) / width)),
+        held_(counts_.size()) {}
 
   void add_head(const std::vector<KvSegment>& segments, int64_t head, const std::vector<int64_t>& positions) {
     std::fill(held_.begin(), held_.end(), 0);
@@ -85,8 +88,8 @@ class SpanCounter {
 }  // namespace
 
 std::string_view tier_name(size_t tier) {
-  static constexpr std::array<std::string_view, kTiers> kNames = {"exact", "1_bit", "2_bit", "3_bit", "4_bit",      "5_bit",
-                                                                  "6_bit", "7_bit", "8_bit", "summarised", "evicted"};
+  static constexpr std::array<std::string_view, kTiers> kNames = {
+      "exact", "1_bit", "2_bit", "3_bit", "4_bit", "5_bit", "6_bit", "7_bit", "8_bit", "summarised", "evicted"};
   return kNames.at(tier);
 }
 
@@ -100,7 +103,8 @@ TierUse& TierUse::operator+=(const TierUse& other) {
 
 TierUse tier_use(const SequenceCache& cache, const CacheShape& shape) {
   TierUse use;
-  const kernels::AttentionShape one_head{.n_heads = 1, .n_kv_heads = 1, .head_dim = shape.head_dim, .scale = 1, .type = shape.type};
+  const kernels::AttentionShape one_head{
+      .n_heads = 1, .n_kv_heads = 1, .head_dim = shape.head_dim, .scale = 1, .type = shape.type};
   std::vector<KvSegment> segments;
   for (int64_t layer = 0; layer < shape.n_layers; ++layer) {
     segments.clear();
@@ -136,7 +140,8 @@ std::vector<TierSpan> tier_spans(const SequenceCache& cache, const CacheShape& s
   SpanCounter counter(cache.tokens(), width);
   std::vector<KvSegment> segments;
   cache.view(layer, 0, &segments);
-  for (int64_t head = 0; head < shape.n_kv_heads; ++head) counter.add_head(segments, head, cache.positions(layer, head));
+  for (int64_t head = 0; head < shape.n_kv_heads; ++head)
+    counter.add_head(segments, head, cache.positions(layer, head));
   return counter.spans();
 }
 

@@ -91,7 +91,8 @@ std::shared_ptr<const KvCachePolicy> Admission::policy_for(const nlohmann::json&
   if (speculation != nullptr && speculation->pillar && policy->name() != "full") {
     throw RequestError(Kind::kInvalid, "speculative.kv_cache",
                        "speculative.kv_cache: \"pillar_attn\" reads the request's own cache: expected kv_cache "
-                       "\"full\", found \"" + std::string(policy->name()) + '"');
+                       "\"full\", found \"" +
+                           std::string(policy->name()) + '"');
   }
   return policy;
 }
@@ -147,7 +148,8 @@ std::string Admission::memory_problem(const GenerationRequest& request, const Kv
   };
   const bool offload = offloads(speculation);
   const KvCachePolicy* const draft = speculation == nullptr ? nullptr : speculation->policy.get();
-  const int64_t bytes = most_cache_bytes(policy, draft, offload, prompt_tokens, prompt_tokens + output) + memory_.row_bytes;
+  const int64_t bytes =
+      most_cache_bytes(policy, draft, offload, prompt_tokens, prompt_tokens + output) + memory_.row_bytes;
   std::string problem = shortage(bytes, output, memory_.kv_cache_bytes, "kv_cache_bytes");
   if (!offload || !problem.empty()) return problem;
   const int64_t most = std::min(request.max_tokens, room);  // reserved when the request starts

@@ -66,10 +66,10 @@ class Admission {
   PrefixCache* const prefixes_;           // of the engine thread; never dereferenced here
   const RequestLimits limits_;
   const PlanMemory memory_;
-  const std::set<TokenId> eos_;           // end-of-sequence tokens
+  const std::set<TokenId> eos_;  // end-of-sequence tokens
   mutable GrammarCompiler grammars_;
 
-  mutable std::mutex mutex_;  // guards the members below
+  mutable std::mutex mutex_;                                                        // guards the members below
   mutable std::map<std::string, std::shared_ptr<const KvCachePolicy>> policies_;    // by request field
   mutable std::map<std::string, std::shared_ptr<const Speculation>> speculations_;  // by request field
 };

@@ -97,9 +97,11 @@ std::vector<fs::path> folders(const fs::path& mount, const fs::path& shown, cons
   return found;
 }
 
-void take_memory(std::optional<int64_t> limit, std::optional<int64_t> used, std::optional<int64_t> reclaimable, ControlGroupLimits* limits) {
+void take_memory(std::optional<int64_t> limit, std::optional<int64_t> used, std::optional<int64_t> reclaimable,
+                 ControlGroupLimits* limits) {
   constexpr int64_t kNone = int64_t{1} << 62;  // version 1 writes a huge number instead of "max"
-  if (limit && used && *limit < kNone) limits->free_bytes = std::min(limits->free_bytes, *limit - *used + reclaimable.value_or(0));
+  if (limit && used && *limit < kNone)
+    limits->free_bytes = std::min(limits->free_bytes, *limit - *used + reclaimable.value_or(0));
 }
 
 void take_cpus(std::optional<int64_t> quota, std::optional<int64_t> period, ControlGroupLimits* limits) {
@@ -111,13 +113,15 @@ void take_cpus(std::optional<int64_t> quota, std::optional<int64_t> period, Cont
 void read_version_2(const fs::path& group, ControlGroupLimits* limits) {
   // Above memory.high the kernel slows a process down to a standstill, so it is a limit, too.
   for (const char* limit : {"memory.max", "memory.high"}) {
-    take_memory(number_in(group / limit), number_in(group / "memory.current"), number_after(group / "memory.stat", "inactive_file"), limits);
+    take_memory(number_in(group / limit), number_in(group / "memory.current"),
+                number_after(group / "memory.stat", "inactive_file"), limits);
   }
   take_cpus(number_in(group / "cpu.max"), number_in(group / "cpu.max", 1), limits);
 }
 
 void read_memory_version_1(const fs::path& group, ControlGroupLimits* limits) {
-  const auto used = number_in(group / "memory.usage_in_bytes"), reclaimable = number_after(group / "memory.stat", "total_inactive_file");
+  const auto used = number_in(group / "memory.usage_in_bytes"),
+             reclaimable = number_after(group / "memory.stat", "total_inactive_file");
   take_memory(number_in(group / "memory.limit_in_bytes"), used, reclaimable, limits);
   // The hierarchical limit includes ancestors that are not mounted here.
   take_memory(number_after(group / "memory.stat", "hierarchical_memory_limit"), used, reclaimable, limits);
@@ -138,11 +142,14 @@ ControlGroupLimits control_group_limits(const fs::path& root) {
     const std::vector<std::string> options = split(dash[3], ',');
     for (const auto& [controller, group] : groups) {
       const bool version_2 = controller == kVersion2;
-      if (version_2 ? type != "cgroup2" : type != "cgroup" || std::find(options.begin(), options.end(), controller) == options.end()) continue;
+      if (version_2 ? type != "cgroup2"
+                    : type != "cgroup" || std::find(options.begin(), options.end(), controller) == options.end())
+        continue;
       for (const fs::path& folder : folders(mount, shown, group)) {
         if (version_2) read_version_2(folder, &limits);
         if (controller == "memory") read_memory_version_1(folder, &limits);
-        if (controller == "cpu") take_cpus(number_in(folder / "cpu.cfs_quota_us"), number_in(folder / "cpu.cfs_period_us"), &limits);
+        if (controller == "cpu")
+          take_cpus(number_in(folder / "cpu.cfs_quota_us"), number_in(folder / "cpu.cfs_period_us"), &limits);
       }
     }
   }

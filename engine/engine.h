@@ -22,17 +22,17 @@
 #include "engine/live_sequence.h"
 #include "engine/memory_plan.h"
 #include "engine/model/model_options.h"
-#include "engine/weights/model_config.h"
 #include "engine/text/chat_template.h"
 #include "engine/text/tokenizer.h"
+#include "engine/weights/model_config.h"
 
 namespace smartkv {
 
 // Ranges: engine/sampling/sampling_fields.h.
 struct SamplingParams {
-  float temperature = 1.0f;         // 0 samples greedily
-  float top_p = 1.0f;               // 0 leaves the most likely token only
-  int32_t top_k = 0;                // 0 and -1 turn it off
+  float temperature = 1.0f;  // 0 samples greedily
+  float top_p = 1.0f;        // 0 leaves the most likely token only
+  int32_t top_k = 0;         // 0 and -1 turn it off
   float min_p = 0.0f;
   float repetition_penalty = 1.0f;  // applies to prompt and output (CTRL, Keskar et al. 2019)
   float presence_penalty = 0.0f;    // applies to the output, as OpenAI defines it
@@ -80,10 +80,10 @@ struct TokenLogprob {
 };
 
 enum class FinishReason : uint8_t {
-  kNone,         // not finished
-  kStop,         // a stop string or a token that ends the answer
-  kLength,       // max_tokens, the end of the context, or no memory left in the KV cache
-  kCancelled,    // by GenerationStream::cancel() or Engine::stop()
+  kNone,       // not finished
+  kStop,       // a stop string or a token that ends the answer
+  kLength,     // max_tokens, the end of the context, or no memory left in the KV cache
+  kCancelled,  // by GenerationStream::cancel() or Engine::stop()
   kError,
   kOutOfMemory,  // the machine had too little memory; a retry may succeed
   kLost,         // a tensor-parallel process has ended; see Engine::lost()
@@ -99,11 +99,11 @@ struct DraftRound {
 // A piece of one choice's output. The events of a choice arrive in order; the last one has finish != kNone.
 struct GenerationEvent {
   int32_t choice = 0;
-  std::string text;                        // complete UTF-8 characters without any part of a stop string; may be empty
+  std::string text;  // complete UTF-8 characters without any part of a stop string; may be empty
   // Tokens sampled since the previous event, including a final stop token, which adds nothing to `text`.
   std::vector<TokenId> tokens;
-  std::vector<TokenLogprob> logprobs;      // one per token, if requested
-  std::vector<DraftRound> drafts;          // rounds of speculative decoding, in order
+  std::vector<TokenLogprob> logprobs;  // one per token, if requested
+  std::vector<DraftRound> drafts;      // rounds of speculative decoding, in order
   FinishReason finish = FinishReason::kNone;
   std::string error;                       // the reason, for kError, kOutOfMemory and kLost
   std::optional<std::string> stop_string;  // the stop string that matched, for kStop
@@ -111,15 +111,15 @@ struct GenerationEvent {
 
 // Time that a request spent in each phase, in milliseconds. total = queued + prefill + decode.
 struct RequestTimings {
-  double queued_ms = 0;         // from entering the queue until first scheduled
-  double prefill_ms = 0;        // from then until the first token of any choice
-  double decode_ms = 0;         // from then until the latest event
+  double queued_ms = 0;   // from entering the queue until first scheduled
+  double prefill_ms = 0;  // from then until the first token of any choice
+  double decode_ms = 0;   // from then until the latest event
   double total_ms = 0;
-  double model_ms = 0;          // duration of the model passes in which this request took part
-  double sample_ms = 0;         // sampling, stop strings and detokenization of this request
-  int64_t prefill_chunks = 0;   // passes that computed a part of the prompt, or recomputed tokens without sampling
-  int64_t decode_passes = 0;    // all other passes
-  int64_t preemptions = 0;      // times that a choice was preempted
+  double model_ms = 0;         // duration of the model passes in which this request took part
+  double sample_ms = 0;        // sampling, stop strings and detokenization of this request
+  int64_t prefill_chunks = 0;  // passes that computed a part of the prompt, or recomputed tokens without sampling
+  int64_t decode_passes = 0;   // all other passes
+  int64_t preemptions = 0;     // times that a choice was preempted
 };
 
 // The KV cache of a request, summed over its choices. Pages that choices share count once for each of them. The cache
@@ -146,8 +146,8 @@ struct SpeculationUsage {
   // Times that a choice stopped using its draft model. Reasons: the draft model failed, returned NaN, or does not have
   // one of the tokens in its vocabulary.
   int64_t fallbacks = 0;
-  std::vector<int64_t> accepted_at;   // accepted tokens by position in the draft
-  double draft_ms = 0;                // drafting passes in which this request took part; not included in model_ms
+  std::vector<int64_t> accepted_at;  // accepted tokens by position in the draft
+  double draft_ms = 0;               // drafting passes in which this request took part; not included in model_ms
 
   // Adds a pass that verified n_drafted tokens and lengthened the choice by n_emitted tokens.
   void add_round(int64_t n_drafted, int64_t n_accepted, int64_t n_emitted) {
@@ -223,7 +223,7 @@ struct Histogram {
 
 // Statistics over all sequences of one KV-cache policy.
 struct PolicyStats {
-  int64_t sequences = 0;  // sequences that hold a cache now
+  int64_t sequences = 0;              // sequences that hold a cache now
   int64_t bytes = 0, full_bytes = 0;  // held by their caches; held by full caches of the same tokens
   // Since the start: prompt tokens computed, without prefix hits, and tokens generated.
   uint64_t prompt_tokens = 0, generation_tokens = 0;
@@ -262,8 +262,8 @@ struct EngineStats {
   //  - prefix_cache_states: number of states in memory.
   int64_t prefix_cache_bytes = 0, prefix_cache_states = 0;
   int64_t kv_offload_bytes_used = 0, kv_offload_bytes_budget = 0;  // of host memory; a budget of 0 disables offloading
-  std::map<std::string, uint64_t> finished;  // requests by reason: "stop", "length", "abort", "error"
-  std::map<std::string, uint64_t> rejected;  // by submit() and validate(), by name(RequestError::Kind)
+  std::map<std::string, uint64_t> finished;     // requests by reason: "stop", "length", "abort", "error"
+  std::map<std::string, uint64_t> rejected;     // by submit() and validate(), by name(RequestError::Kind)
   SpeculationUsage speculation;                 // sum over all requests; `method` is unused
   std::map<std::string, PolicyStats> policies;  // by KvCachePolicy::name(), for each policy that was used
   Histogram time_to_first_token, time_per_output_token, e2e_latency, queue_time;
@@ -271,7 +271,7 @@ struct EngineStats {
 
 struct EngineOptions {
   ModelOptions model;
-  int64_t kv_cache_bytes = 0;        // 0: half of the host memory that is free once the model is loaded, even on a GPU
+  int64_t kv_cache_bytes = 0;  // 0: half of the host memory that is free once the model is loaded, even on a GPU
   // Bytes of host memory for the caches of requests that ask for offloading; 0 disables it. Must be 0 on device cpu.
   int64_t kv_offload_bytes = 0;
   // Part of kv_cache_bytes that stored prefixes may fill. -1: all that running sequences do not need; 0 disables them.
@@ -279,14 +279,14 @@ struct EngineOptions {
   // Directory that keeps stored prefixes across restarts; may be empty. Must be empty if tensor_parallel is above 1.
   std::filesystem::path prefix_cache_dir;
   int64_t prefix_cache_dir_bytes = int64_t{4} << 30;  // size limit of that directory; LRU files are deleted first
-  int64_t max_sequences = 32;        // sequences that run at the same time
+  int64_t max_sequences = 32;                         // sequences that run at the same time
   // Requests that may wait in addition to those for which sequence slots are free. Further ones are rejected with
   // kOverloaded (HTTP 429).
   int64_t max_queue = 256;
-  int64_t prefill_chunk = 512;       // work of one pass, in tokens: SchedulerOptions::token_budget
-  std::string chat_template_file;    // replaces the model's own
-  nlohmann::json kv_cache;           // default policy; null means "full"
-  nlohmann::json speculative;        // default method; null means "off"
+  int64_t prefill_chunk = 512;                   // work of one pass, in tokens: SchedulerOptions::token_budget
+  std::string chat_template_file;                // replaces the model's own
+  nlohmann::json kv_cache;                       // default policy; null means "full"
+  nlohmann::json speculative;                    // default method; null means "off"
   std::filesystem::path draft_model;             // GGUF file or Hugging Face folder of a smaller model; may be empty
   DraftCopy draft_weights = DraftCopy::kNone;    // kInt4: also loads a 4-bit copy of the model, for method "self"
   std::vector<std::string> allowed_policies;     // policies and presets that requests may name; empty allows all

@@ -18,7 +18,8 @@ namespace {
 
 // Returns the model's chat template, or null if it has none that can be used. A `file`, if not empty, replaces all
 // templates of the model.
-std::unique_ptr<ChatTemplate> open_chat_template(const std::string& file, const Weights& weights, const std::filesystem::path& model) {
+std::unique_ptr<ChatTemplate> open_chat_template(const std::string& file, const Weights& weights,
+                                                 const std::filesystem::path& model) {
   ChatTemplateFiles files = load_chat_templates(weights, model);
   if (file.empty()) {
     const bool usable = files.sources.contains("default") || files.sources.contains("tool_use");
@@ -45,8 +46,8 @@ void load_draft_model(const Weights& target, EngineParts* parts) {
   parts->draft_identity = model_identity(*weights);
   parts->draft_model = load_llama(*weights, options, *parts->threads);
   parts->draft_shape = llama_cache_shape(parts->draft_model->config(), options);
-  log_info("draft model " + parts->draft_model->config().name + ": " +
-           mebibytes(parts->draft_model->weight_bytes()) + " of weights");
+  log_info("draft model " + parts->draft_model->config().name + ": " + mebibytes(parts->draft_model->weight_bytes()) +
+           " of weights");
 }
 
 }  // namespace

@@ -32,12 +32,14 @@ SchedulerOptions scheduler_options(const EngineOptions& options, const ModelConf
   scheduler.token_budget = options.prefill_chunk;
   scheduler.attention_tokens = attention_tokens(config);
   scheduler.row_bytes = config.vocab_size * static_cast<int64_t>(sizeof(float));
-  scheduler.most_rows = std::min(kMostLogprobRows, options.kv_cache_bytes / 8 / std::max<int64_t>(1, scheduler.row_bytes));
+  scheduler.most_rows =
+      std::min(kMostLogprobRows, options.kv_cache_bytes / 8 / std::max<int64_t>(1, scheduler.row_bytes));
   return scheduler;
 }
 
 int64_t prefix_cache_bytes(const EngineOptions& options) {
-  return options.prefix_cache_bytes < 0 ? options.kv_cache_bytes : std::min(options.prefix_cache_bytes, options.kv_cache_bytes);
+  return options.prefix_cache_bytes < 0 ? options.kv_cache_bytes
+                                        : std::min(options.prefix_cache_bytes, options.kv_cache_bytes);
 }
 
 std::unique_ptr<PrefixFiles> prefix_files(const EngineParts& parts) {
@@ -192,7 +194,8 @@ void EngineImpl::step_failed(const std::exception_ptr& exception) noexcept {
   }
   any_cancelled_->store(true);
   const bool sampled = std::exchange(takes_results_, false);
-  for (const auto& [sequence, error] : plan_.failed) abort_request(static_cast<Sequence*>(sequence)->request, reason, kNoMemory);
+  for (const auto& [sequence, error] : plan_.failed)
+    abort_request(static_cast<Sequence*>(sequence)->request, reason, kNoMemory);
   plan_.failed.clear();
   for (const BatchRow& row : batch_) {
     if (row.request->ended || row.choice->cache == nullptr) continue;
@@ -210,7 +213,8 @@ void EngineImpl::step_failed(const std::exception_ptr& exception) noexcept {
   batch_.clear();
   logits_ = {};
   if (++failed_steps_ == 1 || requests_.empty()) return;
-  const auto oldest = std::min_element(requests_.begin(), requests_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  const auto oldest = std::min_element(requests_.begin(), requests_.end(),
+                                       [](const auto& a, const auto& b) { return a.first < b.first; });
   const std::shared_ptr<Request> request = oldest->second;
   abort_request(request.get(), reason, reason == FinishReason::kOutOfMemory ? kNoMemory : "an engine step failed");
 }
@@ -264,9 +268,7 @@ int64_t EngineImpl::cache_bytes() const {
   return parts_.model->ranks() * policy_context_.pool->bytes_in_use() + drafts;
 }
 
-int64_t EngineImpl::free_bytes() const {
-  return parts_.options.kv_cache_bytes - cache_bytes();
-}
+int64_t EngineImpl::free_bytes() const { return parts_.options.kv_cache_bytes - cache_bytes(); }
 
 // Looks for a running prompt that is not yet computed up to the token where it diverges from this one. It counts only
 // if it spares this one at least kMinStateTokens tokens more than the prefix cache does now. If there is such a prompt,
@@ -291,7 +293,8 @@ std::optional<int64_t> EngineImpl::waits_for_prefix(const Sequence& waiting) {
     const int64_t same = std::mismatch(mine.begin(), mine.end(), its.begin()).first - mine.begin();
     if (same < covered + kMinStateTokens || same <= running.computed()) continue;
     if (running.diverges_at <= running.computed() || running.diverges_at > same) running.diverges_at = same;
-    const double lasting = static_cast<double>(running.cache->stable_bytes()) / static_cast<double>(std::max<int64_t>(1, running.held()));
+    const double lasting =
+        static_cast<double>(running.cache->stable_bytes()) / static_cast<double>(std::max<int64_t>(1, running.held()));
     return static_cast<int64_t>(std::min(1.0, lasting) * static_cast<double>(request.max_bytes(0, same)));
   }
   return std::nullopt;
@@ -413,8 +416,10 @@ void EngineImpl::draft() {
     Request* request = row.request.get();
     Sequence* choice = row.choice;
     if (choice->computes_prompt() || choice->draft == nullptr) continue;
-    int64_t cap = std::min({choice->draft->speculation().spec.tokens, request->max_tokens - choice->n_output - 1, left});
-    cap = choice->cache->wants_check() ? 0 : std::max<int64_t>(0, std::min(cap, draft_room(*choice->pass_cache(), cap)));
+    int64_t cap =
+        std::min({choice->draft->speculation().spec.tokens, request->max_tokens - choice->n_output - 1, left});
+    cap =
+        choice->cache->wants_check() ? 0 : std::max<int64_t>(0, std::min(cap, draft_room(*choice->pass_cache(), cap)));
     const auto needs = [&](int64_t n) { return choice->max_growth(1 + n) - choice->max_growth(1) + n * row_bytes; };
     while (cap > 0 && needs(cap) > bytes) --cap;
     bytes -= needs(cap);
@@ -468,7 +473,8 @@ bool EngineImpl::run_model() {
     row.n_logits = choice.logit_rows(row.n_tokens);
     row.decodes = !choice.computes_prompt();
     if (!row.decodes) {
-      tokens = std::span(choice.tokens).subspan(static_cast<size_t>(choice.computed()), static_cast<size_t>(row.n_tokens));
+      tokens =
+          std::span(choice.tokens).subspan(static_cast<size_t>(choice.computed()), static_cast<size_t>(row.n_tokens));
     }
     inputs_.push_back({tokens, choice.pass_cache(), row.n_logits, &row.failure});
     n_rows += row.n_logits;

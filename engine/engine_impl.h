@@ -61,12 +61,12 @@ class EngineImpl final : public Engine {
     std::shared_ptr<Request> request;
     Sequence* choice = nullptr;
     int64_t n_tokens = 0, n_logits = 0;
-    bool samples = false;         // whether the pass reaches the sequence's last known token
-    bool decodes = false;         // whether the pass carries only the last known token and its draft
-    const float* logits = nullptr;  // first row in logits_; take_prompt_chunk() moves it to the last one
+    bool samples = false;                       // whether the pass reaches the sequence's last known token
+    bool decodes = false;                       // whether the pass carries only the last known token and its draft
+    const float* logits = nullptr;              // first row in logits_; take_prompt_chunk() moves it to the last one
     std::optional<kernels::DeviceSample> draw;  // set if the device sampler draws the token; the host gets no logits
-    std::exception_ptr failure;   // an error that ends this sequence alone
-    GenerationEvent event;        // the sampled tokens
+    std::exception_ptr failure;                 // an error that ends this sequence alone
+    GenerationEvent event;                      // the sampled tokens
 
     // Returns whether the pass computes a part of a prompt, or recomputes tokens without reaching the last one. A pass
     // that recomputes tokens and reaches the last one continues the answer, so this is false; so is `decodes`, because
@@ -87,16 +87,16 @@ class EngineImpl final : public Engine {
 
   // For the engine thread only.
   void run();
-  bool step();                                 // returns false if the engine is to end
+  bool step();  // returns false if the engine is to end
   void step_failed(const std::exception_ptr& exception) noexcept;
-  bool take_submitted();                       // sleeps until there is work; returns false if the engine is to end
+  bool take_submitted();  // sleeps until there is work; returns false if the engine is to end
   void end_cancelled();
-  void end_lost();                             // ends all requests once a part of the model is gone
+  void end_lost();  // ends all requests once a part of the model is gone
   void answer_live_questions();
-  void count_tiers();                          // updates PolicyStats::tiers, at most once in kTierSeconds
+  void count_tiers();  // updates PolicyStats::tiers, at most once in kTierSeconds
   // Returns the bytes that all caches hold on all tensor-parallel ranks, without those in kv_offload_bytes.
   int64_t cache_bytes() const;
-  int64_t free_bytes() const;                  // kv_cache_bytes less cache_bytes(); may be negative
+  int64_t free_bytes() const;  // kv_cache_bytes less cache_bytes(); may be negative
   void plan_batch();
   void log_step(double pass_ms) const;  // these two write lines of level debug
   void log_preemption(const Scheduler::Preemption& preemption) const;
@@ -104,13 +104,13 @@ class EngineImpl final : public Engine {
   bool waits_for_files();
   std::optional<int64_t> waits_for_prefix(const Sequence& waiting);
   void end_stuck(Sequence* choice);
-  void draft();                                // drafts for the batch; ends requests whose drafting fails
-  int64_t room_for_logits() const;             // bytes that are free once the batch's caches have grown
+  void draft();                     // drafts for the batch; ends requests whose drafting fails
+  int64_t room_for_logits() const;  // bytes that are free once the batch's caches have grown
   // Frees logits_ if it is larger than a pass of n_rows rows needs and than the batch leaves room for.
   void trim_logits(int64_t n_rows);
   void run_pass();
-  bool run_model();                            // returns false if the whole pass failed
-  void prepare_draws();                        // sets BatchRow::draw, if the model has a device sampler
+  bool run_model();      // returns false if the whole pass failed
+  void prepare_draws();  // sets BatchRow::draw, if the model has a device sampler
   // Calls `work` for each row of samples_, on all threads.
   void for_rows(const std::function<void(BatchRow*, SamplingScratch*)>& work);
   void pass_failed(const Failure& failure);
@@ -141,7 +141,7 @@ class EngineImpl final : public Engine {
   // Contexts of the model's caches, of the draft model's, and of the model's in the host's memory. The last two have no
   // pool if there is no draft model, or no memory to offload to.
   PolicyContext policy_context_, draft_context_, offload_context_;
-  int64_t vocabulary_;  // tokens that both the model and the tokenizer know
+  int64_t vocabulary_;     // tokens that both the model and the tokenizer know
   Speculator speculator_;  // prepare() for any thread, the rest for the engine thread
   Admission admission_;
 
@@ -151,7 +151,7 @@ class EngineImpl final : public Engine {
   std::vector<std::shared_ptr<Request>> submitted_;  // not yet seen by the engine thread
   int64_t live_ = 0;                                 // requests that have not ended
   int64_t waiting_ = 0, running_ = 0, held_ = 0;     // sequences, sequences and bytes, as last published
-  mutable StatsRecorder recorder_;  // mutable, because validate() counts the requests that it refuses
+  mutable StatsRecorder recorder_;                   // mutable, because validate() counts the requests that it refuses
   mutable std::map<std::optional<int64_t>, LiveQuestion> live_questions_;  // by layer
   uint64_t next_id_ = 0;
   bool draining_ = false, cancel_all_ = false, exit_ = false;
@@ -174,7 +174,7 @@ class EngineImpl final : public Engine {
   std::vector<float> logits_;
   std::vector<SamplingScratch> sampling_;  // one for each thread
   Clock::time_point tiers_counted_;
-  int64_t failed_steps_ = 0;  // steps in a row that threw
+  int64_t failed_steps_ = 0;    // steps in a row that threw
   bool takes_results_ = false;  // while true, tokens of the batch may be sampled but not delivered
 
   std::thread thread_;

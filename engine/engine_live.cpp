@@ -6,7 +6,8 @@
 namespace smartkv {
 namespace {
 
-LiveSequence live_sequence(const Request& request, const Sequence& sequence, const CacheShape& shape, std::optional<int64_t> layer) {
+LiveSequence live_sequence(const Request& request, const Sequence& sequence, const CacheShape& shape,
+                           std::optional<int64_t> layer) {
   LiveSequence live;
   live.id = request.generation.id;
   live.choice = request.generation.first_choice + sequence.index;
@@ -31,8 +32,9 @@ LiveSequence live_sequence(const Request& request, const Sequence& sequence, con
 std::vector<LiveSequence> EngineImpl::live(std::optional<int64_t> layer) const {
   const int64_t n_layers = parts_.cache_shape.n_layers;
   if (layer && (*layer < 0 || *layer >= n_layers)) {
-    throw RequestError(RequestError::Kind::kInvalid, "layer",
-                       "layer: expected an integer from 0 to " + std::to_string(n_layers - 1) + ", found " + std::to_string(*layer));
+    throw RequestError(
+        RequestError::Kind::kInvalid, "layer",
+        "layer: expected an integer from 0 to " + std::to_string(n_layers - 1) + ", found " + std::to_string(*layer));
   }
   std::shared_future<std::vector<LiveSequence>> answer;
   {

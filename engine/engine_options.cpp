@@ -52,7 +52,8 @@ void check_policy(const std::string& field, const nlohmann::json& spec) {
     known += " " + one;
   }
   throw RequestError(RequestError::Kind::kInvalid, field,
-                     field + ": expected one of" + known + ", found " + name.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+                     field + ": expected one of" + known + ", found " +
+                         name.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace {
 // Commits all tokens of the cache that passes fill. A commit at a compaction boundary writes a line of level debug.
 void commit_all(Sequence* choice) {
   SequenceCache* const cache = choice->pass_cache();
-  if (cache->tokens() != cache->next_boundary() || !log_enabled(LogLevel::kDebug)) return cache->commit(cache->tokens());
+  if (cache->tokens() != cache->next_boundary() || !log_enabled(LogLevel::kDebug))
+    return cache->commit(cache->tokens());
   const int64_t bytes = cache->stats().bytes;
   const Clock::time_point start = Clock::now();
   cache->commit(cache->tokens());
@@ -111,7 +112,8 @@ void EngineImpl::count_tokens(const BatchRow& row) {
   if (row.decodes) return;
   Request* const request = row.request.get();
   const int64_t end = std::min(row.choice->computed(), request->prompt_tokens());
-  const int64_t fresh = std::max<int64_t>(0, end - std::max(request->prompt_computed, row.choice->computed() - row.n_tokens));
+  const int64_t fresh =
+      std::max<int64_t>(0, end - std::max(request->prompt_computed, row.choice->computed() - row.n_tokens));
   request->prompt_computed = std::max(request->prompt_computed, end);
   const bool checks = !row.choice->checked_logits.empty();
   // A last token that was sampled was in no pass yet, so it is not recomputed.
@@ -119,7 +121,8 @@ void EngineImpl::count_tokens(const BatchRow& row) {
   const std::lock_guard lock(mutex_);
   recorder_.stats.prompt_tokens += static_cast<uint64_t>(fresh);
   policy_stats(*request).prompt_tokens += static_cast<uint64_t>(fresh);
-  (checks ? recorder_.stats.logit_check_tokens : recorder_.stats.recomputed_tokens) += static_cast<uint64_t>(row.n_tokens - fresh - sampled);
+  (checks ? recorder_.stats.logit_check_tokens : recorder_.stats.recomputed_tokens) +=
+      static_cast<uint64_t>(row.n_tokens - fresh - sampled);
 }
 
 // Completes a prompt whose last token's logits are there. Gives the other choices rows of their own, which invalidates
@@ -229,7 +232,8 @@ void EngineImpl::finish_choice(Request* request, Sequence* choice, GenerationEve
   // The next turn of the conversation can resume from here if the policy's state does not depend on where the prompt
   // ended. A sequence that ends while it is being recomputed may hold uncommitted tokens; it leaves no state.
   const bool settled = choice->cache->committed() == choice->cache->tokens() && choice->check.tokens == 0;
-  const bool leaves_turn = request->prefixes != nullptr && settled && choice->cache->resume(choice->computed() + 1) != nullptr;
+  const bool leaves_turn =
+      request->prefixes != nullptr && settled && choice->cache->resume(choice->computed() + 1) != nullptr;
   if (leaves_turn) choice->keep_prefix();
   choice->cache_details = choice->cache->details();
   const RequestUsage usage = request->usage(Clock::now());
@@ -266,7 +270,8 @@ void EngineImpl::end_request(Request* request, FinishReason reason, const std::s
       publish();
     }
     for (int32_t i = 0; i < request->generation.n; ++i) {
-      if (static_cast<size_t>(i) < request->choices.size() && request->choices[static_cast<size_t>(i)].finished) continue;
+      if (static_cast<size_t>(i) < request->choices.size() && request->choices[static_cast<size_t>(i)].finished)
+        continue;
       GenerationEvent event;
       event.choice = i;
       event.finish = reason;

@@ -14,10 +14,10 @@ void EngineImpl::check_load(int64_t more) const {
   const int64_t waiting = waiting_ + static_cast<int64_t>(submitted_.size()) + more;
   const int64_t starting = std::max<int64_t>(0, parts_.options.max_sequences - running_);
   if (waiting >= parts_.options.max_queue + starting) {
-    throw RequestError(RequestError::Kind::kOverloaded, "",
-                       "the server is busy: " + std::to_string(waiting) +
-                           " requests are waiting, the limit of max_queue",
-                       recorder_.retry_after_s(running_));
+    throw RequestError(
+        RequestError::Kind::kOverloaded, "",
+        "the server is busy: " + std::to_string(waiting) + " requests are waiting, the limit of max_queue",
+        recorder_.retry_after_s(running_));
   }
 }
 

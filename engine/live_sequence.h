@@ -12,8 +12,8 @@ namespace smartkv {
 
 struct LiveSequence {
   enum class State : uint8_t {
-    kWaiting,   // holds no cache: not begun, or preempted
-    kPrompt,    // its prompt is being computed, or its tokens are being recomputed
+    kWaiting,  // holds no cache: not begun, or preempted
+    kPrompt,   // its prompt is being computed, or its tokens are being recomputed
     kDecoding,
   };
   std::string id;      // GenerationRequest::id

@@ -136,12 +136,14 @@ class Sink final : public spdlog::sinks::sink {
     spdlog::memory_buf_t head;
     (log_format == LogFormat::kJson ? json_head_ : text_head_).format(event, head);
     const size_t size = std::string_view(head.data(), head.size()).copy(line_.data(), line_.size());
-    return size + std::string_view(event.payload.data(), event.payload.size()).copy(line_.data() + size, line_.size() - size);
+    return size +
+           std::string_view(event.payload.data(), event.payload.size()).copy(line_.data() + size, line_.size() - size);
   }
 
   std::mutex mutex_;  // guards all members below
   spdlog::pattern_formatter text_head_{"%Y-%m-%dT%H:%M:%S.%eZ %l ", spdlog::pattern_time_type::utc, ""};
-  spdlog::pattern_formatter json_head_{R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",)", spdlog::pattern_time_type::utc, ""};
+  spdlog::pattern_formatter json_head_{R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",)",
+                                       spdlog::pattern_time_type::utc, ""};
   std::array<char, LogLine::kMostBytes + 128> line_;
   std::condition_variable work_, written_;
   // Callers append to filling_ while the thread writes writing_; then both are swapped. Each has room for kBufferBytes.

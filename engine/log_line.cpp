@@ -33,7 +33,8 @@ size_t read_character(std::string_view text, uint32_t* code) {
 // that change the direction of the text.
 bool is_control(uint32_t code) {
   const auto within = [code](uint32_t first, uint32_t last) { return code >= first && code <= last; };
-  return code < 0x20 || within(0x7f, 0x9f) || code == 0x061c || within(0x200e, 0x200f) || within(0x2028, 0x202e) || within(0x2066, 0x2069);
+  return code < 0x20 || within(0x7f, 0x9f) || code == 0x061c || within(0x200e, 0x200f) || within(0x2028, 0x202e) ||
+         within(0x2066, 0x2069);
 }
 
 }  // namespace
@@ -69,9 +70,7 @@ bool LogLine::has_room(const LogField& field) const {
   return size_ + field.name.size() + kLongestValue + 2 * kTail < data_.size();
 }
 
-void LogLine::put(std::string_view bytes) {
-  size_ += bytes.copy(data_.data() + size_, data_.size() - size_ - 1);
-}
+void LogLine::put(std::string_view bytes) { size_ += bytes.copy(data_.data() + size_, data_.size() - size_ - 1); }
 
 void LogLine::put_escaped(std::string_view bytes, bool quoted, size_t longest) {
   const size_t end = std::min(size_ + longest, data_.size() - kTail) - kCut.size();

@@ -18,7 +18,8 @@ constexpr int64_t kMostDraftRows = 64;
 // Returns the most bytes of KV cache that a sequence may hold at any moment while it grows to n_tokens, drafts
 // included. `draft` is the policy of the cache that drafts are computed with; null if there is none. If the sequence
 // `offloads`, its own cache is in the host's memory and only the draft's counts.
-int64_t most_cache_bytes(const KvCachePolicy& policy, const KvCachePolicy* draft, bool offloads, int64_t prompt_tokens, int64_t n_tokens);
+int64_t most_cache_bytes(const KvCachePolicy& policy, const KvCachePolicy* draft, bool offloads, int64_t prompt_tokens,
+                         int64_t n_tokens);
 
 // The length and number of the sequences to plan for.
 struct PlanQuestion {
@@ -32,7 +33,7 @@ struct PlanQuestion {
 // The memory that the sequences share.
 struct PlanMemory {
   int64_t kv_cache_bytes = 0;
-  int64_t row_bytes = 0;         // bytes of a sequence's row of logits, which are taken from kv_cache_bytes, too
+  int64_t row_bytes = 0;  // bytes of a sequence's row of logits, which are taken from kv_cache_bytes, too
   int64_t kv_offload_bytes = 0;
 };
 
@@ -49,7 +50,8 @@ struct MemoryPlan {
 };
 
 // Returns the plan for sequences under a policy, without MemoryPlan::kv_cache. `draft` is as for most_cache_bytes().
-MemoryPlan plan_memory(const KvCachePolicy& policy, const KvCachePolicy* draft, const PlanQuestion& question, const PlanMemory& memory);
+MemoryPlan plan_memory(const KvCachePolicy& policy, const KvCachePolicy* draft, const PlanQuestion& question,
+                       const PlanMemory& memory);
 
 // Returns the names of policy_presets(), then those of policy_registry(), in their order. If `allowed` is not empty,
 // names that it lacks are left out.

@@ -4,8 +4,9 @@
 
 namespace smartkv {
 
-std::unique_ptr<SequenceCache> PrefixClaim::find(PrefixCache* prefixes, const std::string& key, const KvCachePolicy& policy,
-                                                 std::span<const int32_t> prompt, int64_t* diverges_at, int64_t most) {
+std::unique_ptr<SequenceCache> PrefixClaim::find(PrefixCache* prefixes, const std::string& key,
+                                                 const KvCachePolicy& policy, std::span<const int32_t> prompt,
+                                                 int64_t* diverges_at, int64_t most) {
   return prefixes->find(key, policy, prompt, diverges_at, &state_, most);
 }
 

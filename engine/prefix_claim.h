@@ -31,7 +31,8 @@ class PrefixClaim {
   void begin(int64_t bytes) { bytes_ = bytes; }
   // Stores a fork of `cache`, which holds `tokens`. Claims this state unless one is claimed already, and calls run().
   // Only bytes that the cache has gained since begin() or the previous store() count as the state's own.
-  void store(PrefixCache* prefixes, const std::string& key, std::span<const int32_t> tokens, const SequenceCache& cache);
+  void store(PrefixCache* prefixes, const std::string& key, std::span<const int32_t> tokens,
+             const SequenceCache& cache);
   void release();
 
  private:

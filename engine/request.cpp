@@ -54,7 +54,8 @@ void Request::fork_choices(const Tokenizer& tokenizer) {
 }
 
 int64_t Request::max_bytes(int64_t n_prompt, int64_t n_tokens) const {
-  return most_cache_bytes(*policy, speculation == nullptr ? nullptr : speculation->policy.get(), offloads(), n_prompt, n_tokens);
+  return most_cache_bytes(*policy, speculation == nullptr ? nullptr : speculation->policy.get(), offloads(), n_prompt,
+                          n_tokens);
 }
 
 int64_t Request::offload_bytes() const {

@@ -39,8 +39,9 @@ struct RequestObjects {
 struct Request : RequestObjects {
   // `eos` are the model's end-of-sequence tokens. `seed` is used if the request has none. `any_cancelled` is as for
   // EventQueue. `tokenizer` outlives the request.
-  Request(GenerationRequest generation, RequestObjects objects, const std::set<TokenId>& eos, const Tokenizer& tokenizer,
-          int64_t context_length, uint64_t seed, std::shared_ptr<std::atomic<bool>> any_cancelled = nullptr);
+  Request(GenerationRequest generation, RequestObjects objects, const std::set<TokenId>& eos,
+          const Tokenizer& tokenizer, int64_t context_length, uint64_t seed,
+          std::shared_ptr<std::atomic<bool>> any_cancelled = nullptr);
 
   // Makes the other choices as forks of the first one. REQUIRES: the first choice has just computed the last prompt
   // token.
@@ -58,24 +59,24 @@ struct Request : RequestObjects {
   RequestTimings timings(Clock::time_point now) const;
   RequestUsage usage(Clock::time_point now) const;
 
-  GenerationRequest generation;       // sampling.logit_bias ascending by token
-  uint64_t id = 0;                    // set when the request is queued; lower ones are older
+  GenerationRequest generation;  // sampling.logit_bias ascending by token
+  uint64_t id = 0;               // set when the request is queued; lower ones are older
   uint64_t seed;
-  int64_t max_tokens;                 // generation.max_tokens, or fewer if the context ends before
-  std::vector<TokenId> stop_tokens;   // sorted
-  PrefixCache* prefixes = nullptr;    // the engine's; null if the request neither uses nor leaves states
-  std::string prefix_key;             // key in `prefixes`: the policy and the cache_salt
-  std::string draft_prefix_key;       // key for states of a mirrored draft's cache; empty if there are none
+  int64_t max_tokens;                // generation.max_tokens, or fewer if the context ends before
+  std::vector<TokenId> stop_tokens;  // sorted
+  PrefixCache* prefixes = nullptr;   // the engine's; null if the request neither uses nor leaves states
+  std::string prefix_key;            // key in `prefixes`: the policy and the cache_salt
+  std::string draft_prefix_key;      // key for states of a mirrored draft's cache; empty if there are none
   size_t prefix_group = 0, draft_prefix_group = 0;  // PrefixCache::group_of() of the two keys and the prompt
-  int64_t cached_tokens = 0;          // prompt tokens that were a prefix hit when the request first began
-  int64_t prompt_computed = 0;        // prompt tokens that a prefix hit covered or a pass has computed
+  int64_t cached_tokens = 0;                        // prompt tokens that were a prefix hit when the request first began
+  int64_t prompt_computed = 0;                      // prompt tokens that a prefix hit covered or a pass has computed
   // looked_up: cached_tokens is known. counted: the request is part of the prefix cache's query and hit counters.
   bool looked_up = false, counted = false;
   std::shared_ptr<EventQueue> events;
-  std::vector<Sequence> choices;      // only the first one until the prompt is computed; their addresses never change
+  std::vector<Sequence> choices;  // only the first one until the prompt is computed; their addresses never change
   std::vector<TokenLogprob> prompt_logprobs;
-  std::optional<Failure> failure;     // set if the request has to end for a failure
-  bool finish_counted = false;        // whether it is part of EngineStats::finished
+  std::optional<Failure> failure;  // set if the request has to end for a failure
+  bool finish_counted = false;     // whether it is part of EngineStats::finished
   bool ended = false;
 
   Clock::time_point submitted;

@@ -35,8 +35,10 @@ void check_sampling(const SamplingParams& params, const RequestLimits& limits) {
   for (const SamplingField& field : kSamplingFields) {
     const double value = field.of(params);
     if (field.allows(value)) continue;
-    invalid(std::string(field.name), std::string(field.is_whole() ? "an integer in " : "a number in ") +
-            (field.above_min ? "(" : "[") + std::to_string(field.min) + ", " + std::to_string(field.max) + "]", value);
+    invalid(std::string(field.name),
+            std::string(field.is_whole() ? "an integer in " : "a number in ") + (field.above_min ? "(" : "[") +
+                std::to_string(field.min) + ", " + std::to_string(field.max) + "]",
+            value);
   }
   for (const auto& [token, bias] : params.logit_bias) {
     check_token(token, "logit_bias", limits);

@@ -22,13 +22,15 @@ bool allows_more(std::span<const uint32_t> allowed, std::span<const TokenId> tok
 
 // Returns the tokens that may not come at output index `position` although `allowed` has them. Before min_tokens these
 // are the tokens that end the text, unless no other token may come.
-std::span<const TokenId> forbidden_at(const Request& request, int64_t position, std::span<const uint32_t> allowed, int64_t vocabulary) {
+std::span<const TokenId> forbidden_at(const Request& request, int64_t position, std::span<const uint32_t> allowed,
+                                      int64_t vocabulary) {
   if (position >= request.generation.min_tokens || !allows_more(allowed, request.stop_tokens, vocabulary)) return {};
   return request.stop_tokens;
 }
 
 // Returns the parameters for sampling the token at output index `position`.
-SamplingInput input_at(const Request& request, Sequence* choice, int64_t position, const TokenHistory& history, int64_t vocabulary) {
+SamplingInput input_at(const Request& request, Sequence* choice, int64_t position, const TokenHistory& history,
+                       int64_t vocabulary) {
   SamplingInput input{request.generation.sampling, history};
   if (choice->constraint != nullptr) input.allowed = choice->constraint->allowed();
   input.forbidden = forbidden_at(request, position, input.allowed, vocabulary);
@@ -47,10 +49,11 @@ TokenId sample_at(const Request& request, Sequence* choice, int64_t position, co
   return sampler->sample(logits, input, noise_at(request, *choice, position));
 }
 
-std::optional<kernels::DeviceSample> draw_on_device(const Request& request, Sequence* choice, int64_t n_logits, int64_t vocabulary) {
+std::optional<kernels::DeviceSample> draw_on_device(const Request& request, Sequence* choice, int64_t n_logits,
+                                                    int64_t vocabulary) {
   const GenerationRequest& generation = request.generation;
-  const bool several = n_logits > 1;                                     // a draft to verify, or a prompt's log probabilities
-  const bool forks = choice->n_output == 0 && generation.n > 1;          // the other choices sample from the same row
+  const bool several = n_logits > 1;                             // a draft to verify, or a prompt's log probabilities
+  const bool forks = choice->n_output == 0 && generation.n > 1;  // the other choices sample from the same row
   const bool prompt_logprobs = choice->n_output == 0 && generation.prompt_logprobs >= 0;
   if (several || forks || prompt_logprobs || generation.logprobs >= 0 || choice->samples_on_host) return std::nullopt;
   const int64_t position = choice->n_output;
@@ -87,7 +90,8 @@ void add_text(const Request& request, Sequence* choice, TokenId token, Generatio
 // that the grammar then refuses: one that is longer than the rest of a counted repetition.
 bool accepts(const Request& request, Sequence* choice, TokenId token) {
   if (choice->constraint == nullptr) return true;
-  return std::binary_search(request.stop_tokens.begin(), request.stop_tokens.end(), token) || choice->constraint->accept(token);
+  return std::binary_search(request.stop_tokens.begin(), request.stop_tokens.end(), token) ||
+         choice->constraint->accept(token);
 }
 
 // Samples the next token. If the grammar refuses the token, removes it from the mask and samples again with the same
@@ -117,13 +121,14 @@ GenerationEvent sample_round(const Request& request, Sequence* choice, const flo
   bool goes_on = true;
   for (size_t row = 0; goes_on; ++row, logits += row_stride) {
     const std::span<const float> row_logits(logits, static_cast<size_t>(vocabulary));
-    const TokenId token = drawn != nullptr ? drawn_token(*drawn) : draw_token(request, choice, row_logits, &scratch->sampler);
+    const TokenId token =
+        drawn != nullptr ? drawn_token(*drawn) : draw_token(request, choice, row_logits, &scratch->sampler);
     if (drawn != nullptr && !accepts(request, choice, token)) {
       choice->samples_on_host = true;
       return event;
     }
-    const bool accepted = !event.drafts.empty() && row < event.drafts[0].tokens.size() &&
-                          event.drafts[0].tokens[row] == token;
+    const bool accepted =
+        !event.drafts.empty() && row < event.drafts[0].tokens.size() && event.drafts[0].tokens[row] == token;
     event.tokens.push_back(token);
     if (accepted) ++event.drafts[0].accepted;
     if (generation.logprobs >= 0) {

@@ -42,7 +42,8 @@ TokenId sample_at(const Request& request, Sequence* choice, int64_t position, co
 // needs the logits instead. REQUIRES: the pass ends with the choice's last token and has n_logits rows of logits for
 // it. The result points into the request and the choice; it is valid until the choice advances. Throws what sample_at()
 // throws.
-std::optional<kernels::DeviceSample> draw_on_device(const Request& request, Sequence* choice, int64_t n_logits, int64_t vocabulary);
+std::optional<kernels::DeviceSample> draw_on_device(const Request& request, Sequence* choice, int64_t n_logits,
+                                                    int64_t vocabulary);
 
 // Samples the choice's next token and advances its text. While the sampled token equals the drafted one, the draft is
 // accepted and the token after it is sampled, too. So the tokens are those of plain decoding, whatever was drafted.

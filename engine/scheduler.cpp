@@ -11,7 +11,9 @@ constexpr int32_t kMostDoublings = 20;  // of the horizon, which is then a milli
 
 }  // namespace
 
-void Scheduler::enqueue(ScheduledSequence* sequence, uint64_t ticket, int64_t slots) { wait({sequence, ticket, slots}); }
+void Scheduler::enqueue(ScheduledSequence* sequence, uint64_t ticket, int64_t slots) {
+  wait({sequence, ticket, slots});
+}
 
 void Scheduler::fork(const ScheduledSequence* parent, ScheduledSequence* child) {
   const auto at = std::find_if(running_.begin(), running_.end(), [&](const Entry& e) { return e.sequence == parent; });
@@ -40,7 +42,8 @@ void Scheduler::isolate(const ScheduledSequence* sequence, bool alone) {
 }
 
 void Scheduler::drop(ScheduledSequence* sequence, bool lost) {
-  const auto at = std::find_if(running_.begin(), running_.end(), [&](const Entry& e) { return e.sequence == sequence; });
+  const auto at =
+      std::find_if(running_.begin(), running_.end(), [&](const Entry& e) { return e.sequence == sequence; });
   if (at == running_.end()) return;
   Entry entry = *at;
   if (lost) ++entry.drops;
@@ -126,7 +129,8 @@ int64_t Scheduler::affordable(const ScheduledSequence& sequence, int64_t work) c
 }
 
 int64_t Scheduler::work() const {
-  const auto decoding = std::count_if(running_.begin(), running_.end(), [](const Entry& e) { return e.sequence->left() == 1; });
+  const auto decoding =
+      std::count_if(running_.begin(), running_.end(), [](const Entry& e) { return e.sequence->left() == 1; });
   // At least 1, so that prompts advance however many sequences decode.
   return std::max<int64_t>(1, options_.token_budget - decoding);
 }
@@ -141,8 +145,8 @@ void Scheduler::admit(const Memory& memory, Plan* plan) {
 
 bool Scheduler::admit_one(bool known, const Memory& memory, Plan* plan) {
   if (slots_ >= options_.max_sequences) return false;  // early, before asking each waiting sequence
-  std::vector<std::pair<int64_t, size_t>> order;  // most sharers first, then by age
-  int64_t claimed = 0;                            // bytes for sequences that wait for a running one
+  std::vector<std::pair<int64_t, size_t>> order;       // most sharers first, then by age
+  int64_t claimed = 0;                                 // bytes for sequences that wait for a running one
   for (size_t i = 0; i < std::min(waiting_.size(), kLookAhead); ++i) {
     ScheduledSequence* const sequence = waiting_[i].sequence;
     const ScheduledSequence::Known of = sequence->known();
@@ -160,7 +164,9 @@ bool Scheduler::admit_one(bool known, const Memory& memory, Plan* plan) {
   for (const auto& [sharers, i] : order) {
     const Entry& entry = waiting_[i];
     if (!wants_more(*entry.sequence)) return false;
-    if (slots_ + entry.slots > options_.max_sequences || !fits_apart(entry, memory) || !fits(entry, may_be_overtaken(entry) ? claimed : 0, memory)) continue;
+    if (slots_ + entry.slots > options_.max_sequences || !fits_apart(entry, memory) ||
+        !fits(entry, may_be_overtaken(entry) ? claimed : 0, memory))
+      continue;
     begin(i, plan);
     return true;
   }
@@ -219,9 +225,11 @@ bool Scheduler::fits_apart(const Entry& entry, const Memory& memory) const {
 bool Scheduler::fits(const Entry& entry, int64_t claimed, const Memory& memory) {
   if (running_.empty()) return true;  // a request that cannot run alone was refused
   const ScheduledSequence::Known known = entry.sequence->known();
-  const int64_t horizon = (known.tokens > 0 ? options_.known_horizon : options_.horizon) << std::min(entry.drops, kMostDoublings);
+  const int64_t horizon = (known.tokens > 0 ? options_.known_horizon : options_.horizon)
+                          << std::min(entry.drops, kMostDoublings);
   const auto rows = static_cast<int64_t>(running_.size()) + entry.slots;
-  const int64_t bytes = claimed + entry.sequence->growth_ahead(horizon) + growth_of_running(horizon) + rows * options_.row_bytes;
+  const int64_t bytes =
+      claimed + entry.sequence->growth_ahead(horizon) + growth_of_running(horizon) + rows * options_.row_bytes;
   while (bytes > memory.free()) {
     if (reclaim(PrefixCache::Evict::kUnheld, memory)) continue;
     const bool waits = known.sharers == 0 && may_be_overtaken(entry);
@@ -294,7 +302,10 @@ void Scheduler::take_memory(const Memory& memory, Plan* plan) {
       const int64_t slots = tokens == sequence->left() ? running_[i].slots : 0;
       return sequence->max_growth(tokens) + std::max(slots, sequence->logit_rows(tokens)) * options_.row_bytes;
     };
-    while (!make_room(i, [&] { return needs(n); }, memory, plan) && n > 0) n /= 2;
+    while (!make_room(
+               i, [&] { return needs(n); }, memory, plan) &&
+           n > 0)
+      n /= 2;
     running_[i].deferred = n == 0 ? running_[i].deferred + 1 : 0;
     if (n == 0) continue;
     planned_ += needs(n);

@@ -33,7 +33,8 @@
 //  - A sequence whose prefix a running sequence is computing waits for that prefix. Memory is set aside for it
 //    meanwhile. Otherwise the prefix might be evicted for a sequence that overtakes it. If the waiting sequence has no
 //    prefix hit yet, sequences with one may still take that memory, because they go first.
-//  - Admission evicts states of Evict::kUnused only for a sequence whose prefix running sequences share, or that may not
+//  - Admission evicts states of Evict::kUnused only for a sequence whose prefix running sequences share, or that may
+//  not
 //    be overtaken.
 //
 // Prompts share the work of a pass.
@@ -130,13 +131,13 @@ class Scheduler {
     ScheduledSequence* sequence = nullptr;
     // The sequence whose next tokens need the memory. It is `sequence` itself if that was isolated (isolate()).
     const ScheduledSequence* needed_by = nullptr;
-    int64_t needed = 0, free = 0;                  // bytes that those tokens need, and bytes that were free
+    int64_t needed = 0, free = 0;  // bytes that those tokens need, and bytes that were free
   };
 
   struct Plan {
-    std::vector<Item> items;                  // the pass, oldest sequence first
-    std::vector<Preemption> preempted;         // drop() was called, and they wait again
-    std::vector<ScheduledSequence*> admitted;  // begin() was called, and they run
+    std::vector<Item> items;                                                // the pass, oldest sequence first
+    std::vector<Preemption> preempted;                                      // drop() was called, and they wait again
+    std::vector<ScheduledSequence*> admitted;                               // begin() was called, and they run
     std::vector<std::pair<ScheduledSequence*, std::exception_ptr>> failed;  // begin() threw; no longer scheduled
     ScheduledSequence* stuck = nullptr;  // runs alone and still lacks memory for its next token; null if there is none
   };
@@ -174,7 +175,7 @@ class Scheduler {
     ScheduledSequence* sequence;
     uint64_t ticket;
     int64_t slots;
-    int32_t drops = 0;   // preemptions
+    int32_t drops = 0;      // preemptions
     int32_t overtakes = 0;  // in quarters
     bool alone = false;
     int32_t deferred = 0;  // consecutive passes without memory for it

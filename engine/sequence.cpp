@@ -81,14 +81,13 @@ int64_t Sequence::logit_rows(int64_t n) const {
   return rows;
 }
 
-int64_t Sequence::held() const {
-  return draft_bytes + (request->offloads() ? 0 : cache_stats.bytes);
-}
+int64_t Sequence::held() const { return draft_bytes + (request->offloads() ? 0 : cache_stats.bytes); }
 
 int64_t Sequence::offloaded() const { return request->offload_bytes(); }
 
 int64_t Sequence::bytes_ahead(int64_t beyond) const {
-  const int64_t n = std::min(static_cast<int64_t>(tokens.size()) + beyond, request->prompt_tokens() + request->max_tokens);
+  const int64_t n =
+      std::min(static_cast<int64_t>(tokens.size()) + beyond, request->prompt_tokens() + request->max_tokens);
   if (computed() >= request->prompt_tokens()) return request->max_bytes(0, n);
   const int64_t whole = request->max_bytes(request->prompt_tokens(), n);
   // After a prefix hit only the rest of the prompt is dense for a while.
@@ -133,7 +132,9 @@ void Sequence::look_up() {
   const uint64_t version = prefixes.version(request->prefix_group) + prefixes.version(request->draft_prefix_group);
   if (prefix_version == version) return;
   prefix_version = version;
-  const auto covers = [&](const std::string& key) { return request->prefixes->covers(key, request->generation.prompt); };
+  const auto covers = [&](const std::string& key) {
+    return request->prefixes->covers(key, request->generation.prompt);
+  };
   PrefixCache::Covered covered = covers(request->prefix_key), drafts = {covered.tokens, nullptr};
   if (!request->draft_prefix_key.empty()) drafts = covers(request->draft_prefix_key);
   const PrefixCache::Held state = covered.state;
@@ -157,8 +158,8 @@ std::unique_ptr<SequenceCache> Sequence::find_prefix() {
   const int64_t most = drafts ? prefixes->covers(request->draft_prefix_key, prompt).tokens : INT64_MAX;
   cache = prefix.find(prefixes, request->prefix_key, *request->policy, prompt, &diverges_at, most);
   if (cache == nullptr || !drafts) return nullptr;
-  auto draft_cache = draft_prefix.find(prefixes, request->draft_prefix_key, *request->speculation->policy, prompt, nullptr,
-                                       cache->tokens());
+  auto draft_cache = draft_prefix.find(prefixes, request->draft_prefix_key, *request->speculation->policy, prompt,
+                                       nullptr, cache->tokens());
   if (draft_cache != nullptr && draft_cache->tokens() == cache->tokens()) return draft_cache;
   free_caches();  // a hit needs both states
   return nullptr;

@@ -81,34 +81,36 @@ struct Sequence final : ScheduledSequence {
   bool computes_prompt() const { return n_output == 0 || left() > 1; }
   // The cache that model passes fill: `cache`, or, if the model drafts for itself, the mirror that writes `cache` and
   // the draft's cache at once.
-  SequenceCache* pass_cache() const { return draft != nullptr && draft->mirror() != nullptr ? draft->mirror() : cache.get(); }
+  SequenceCache* pass_cache() const {
+    return draft != nullptr && draft->mirror() != nullptr ? draft->mirror() : cache.get();
+  }
   void read_stats();   // updates the statistics below from the caches, after a pass
   void free_caches();  // the last stats stay readable
   void finish();       // frees the caches and sets `finished`
 
   Request* request;
-  int32_t index;                         // of the choice
-  std::vector<TokenId> tokens;           // known tokens: prompt and output
-  std::unique_ptr<SequenceCache> cache;  // null while it waits, and once finished
-  std::unique_ptr<DraftSequence> draft;  // null without speculation, and whenever `cache` is null
-  CacheStats cache_stats;                // after the last pass
+  int32_t index;                                // of the choice
+  std::vector<TokenId> tokens;                  // known tokens: prompt and output
+  std::unique_ptr<SequenceCache> cache;         // null while it waits, and once finished
+  std::unique_ptr<DraftSequence> draft;         // null without speculation, and whenever `cache` is null
+  CacheStats cache_stats;                       // after the last pass
   std::map<std::string, double> cache_details;  // SequenceCache::details(), set when the sequence finishes
-  int64_t draft_bytes = 0;               // held by the draft's cache after the last pass
+  int64_t draft_bytes = 0;                      // held by the draft's cache after the last pass
   // Part of cache_stats.shared_bytes that the sequence will probably replace by pages of its own.
   int64_t shared_once = 0;
-  PrefixClaim prefix, draft_prefix;      // of `cache` and of the draft's cache
+  PrefixClaim prefix, draft_prefix;         // of `cache` and of the draft's cache
   std::shared_ptr<const bool> prefix_owed;  // State::owed of `prefix`, held between drop() and begin()
-  bool dropped = false;                  // whether it waits again after drop()
-  Known prefix_known;                    // while it waits: its prefix hit
-  int64_t prompt_bytes = 0;              // while it waits: dense bytes of the rest of its prompt
-  uint64_t prefix_version = 0;           // sum of PrefixCache::version() of its groups at the last look_up()
+  bool dropped = false;                     // whether it waits again after drop()
+  Known prefix_known;                       // while it waits: its prefix hit
+  int64_t prompt_bytes = 0;                 // while it waits: dense bytes of the rest of its prompt
+  uint64_t prefix_version = 0;              // sum of PrefixCache::version() of its groups at the last look_up()
   // Token at which a pass must end, so that a state is stored where other prompts diverge; 0 if there is none.
   int64_t diverges_at = 0;
-  SpeculationUsage speculation;          // after the last pass
-  std::vector<TokenId> input;            // input of the next decoding pass: the last token, then its draft
-  int64_t n_output = 0;                  // sampled tokens
+  SpeculationUsage speculation;  // after the last pass
+  std::vector<TokenId> input;    // input of the next decoding pass: the last token, then its draft
+  int64_t n_output = 0;          // sampled tokens
   bool finished = false;
-  LogitCheck check;                      // the latest logit check; new caches of the sequence follow() it
+  LogitCheck check;  // the latest logit check; new caches of the sequence follow() it
   // First row of a logit check, f32 [vocab_size], kept until the exact cache has reached check.tokens. Empty if no
   // check is in progress.
   std::vector<float> checked_logits;
@@ -117,7 +119,7 @@ struct Sequence final : ScheduledSequence {
   bool samples_on_host = false;
   double sample_ms = 0;
   Clock::time_point last_token;
-  TokenHistory history;                  // for penalties
+  TokenHistory history;                    // for penalties
   std::unique_ptr<Constraint> constraint;  // state of the grammar, kept across preemptions; null if any text is allowed
   StreamDecoder decoder;
   StopMatcher stop;

@@ -40,7 +40,8 @@ const char* finished_label(FinishReason reason) {
 std::string_view name(RequestError::Kind kind) { return kKinds[static_cast<size_t>(kind)]; }
 
 StatsRecorder::StatsRecorder() {
-  const std::vector<double> request_bounds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120};
+  const std::vector<double> request_bounds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1,
+                                              1.5,   2,      2.5,   5,    10,    15,   20,  30,  40,  50,  60,  120};
   stats.time_to_first_token =
       make_histogram({0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40});
   stats.time_per_output_token =

@@ -29,11 +29,10 @@ void check_quantized(const AttentionShape& shape, const KvSegment& segment) {
   const QuantizedLayout& layout = segment.quantized;
   if (4 * layout.k.n_quads() != shape.head_dim || 4 * layout.v.n_quads() != kPageTokens ||
       segment.tokens != kPageTokens) {
-    throw std::invalid_argument("attention: expected a quantized page of " + std::to_string(kPageTokens) +
-                                " tokens and head_dim " + std::to_string(shape.head_dim) +
-                                ", found " + std::to_string(segment.tokens) +
-                                " tokens with codes of " + std::to_string(4 * layout.k.n_quads()) + " channels and " +
-                                std::to_string(4 * layout.v.n_quads()) + " tokens");
+    throw std::invalid_argument(
+        "attention: expected a quantized page of " + std::to_string(kPageTokens) + " tokens and head_dim " +
+        std::to_string(shape.head_dim) + ", found " + std::to_string(segment.tokens) + " tokens with codes of " +
+        std::to_string(4 * layout.k.n_quads()) + " channels and " + std::to_string(4 * layout.v.n_quads()) + " tokens");
   }
 }
 
@@ -48,7 +47,8 @@ void check_indexed(const AttentionShape& shape, const KvSegment& segment) {
         "attention: expected an indexed page with rows of 4 or 8 bits, or dense rows (0), found " +
         std::to_string(segment.row_bits));
   }
-  if (segment.read < 1 || segment.read > kPageTokens || segment.kv_head >= 0 || segment.bias != nullptr || shape.window > 0) {
+  if (segment.read < 1 || segment.read > kPageTokens || segment.kv_head >= 0 || segment.bias != nullptr ||
+      shape.window > 0) {
     throw std::invalid_argument(
         "attention: expected an indexed page of all KV heads, without bias or sliding window, and 1 to " +
         std::to_string(kPageTokens) + " tokens to read, found " + std::to_string(segment.read));
@@ -60,11 +60,14 @@ int64_t indexed_bytes(const AttentionShape& shape, const KvSegment& segment) {
 }
 
 void check_cut(const AttentionShape& shape, const KvSegment& segment) {
-  const auto fits = [&](int32_t channels) { return channels >= 16 && channels <= shape.head_dim && channels % 16 == 0; };
+  const auto fits = [&](int32_t channels) {
+    return channels >= 16 && channels <= shape.head_dim && channels % 16 == 0;
+  };
   if (segment.tokens != kPageTokens || !fits(segment.k_channels) || !fits(segment.v_channels)) {
     throw std::invalid_argument("attention: expected a cut page of " + std::to_string(kPageTokens) +
-                                " tokens with multiples of 16 channels, at most head_dim " + std::to_string(shape.head_dim) + ", found " +
-                                std::to_string(segment.tokens) + " tokens with " + std::to_string(segment.k_channels) + " channels of K and " +
+                                " tokens with multiples of 16 channels, at most head_dim " +
+                                std::to_string(shape.head_dim) + ", found " + std::to_string(segment.tokens) +
+                                " tokens with " + std::to_string(segment.k_channels) + " channels of K and " +
                                 std::to_string(segment.v_channels) + " of V");
   }
 }
@@ -95,7 +98,8 @@ bool same_page(const KvSegment& a, const KvSegment& b) {
 // sees all tokens.
 int64_t common_splits(const AttentionShape& shape, const AttentionTask& a, const AttentionTask& b) {
   if (shape.window > 0 && std::max(tokens_of(a.segments), tokens_of(b.segments)) > shape.window) return 0;
-  const auto end = std::mismatch(a.segments.begin(), a.segments.end(), b.segments.begin(), b.segments.end(), same_page).first;
+  const auto end =
+      std::mismatch(a.segments.begin(), a.segments.end(), b.segments.begin(), b.segments.end(), same_page).first;
   auto splits = static_cast<size_t>(end - a.segments.begin()) / kSplitSegments;
   // Fewest tokens that a first query sees.
   const int64_t seen = std::min(tokens_of(a.segments) - a.n, tokens_of(b.segments) - b.n) + 1;
@@ -127,8 +131,8 @@ void group(const AttentionShape& shape, std::span<const AttentionTask> tasks, in
       if (common == 0) break;
       splits = std::min(splits, common);
     }
-    scratch.groups.push_back({static_cast<int32_t>(first), static_cast<int32_t>(end),
-                              static_cast<int32_t>(end - first > 1 ? splits : 0)});
+    scratch.groups.push_back(
+        {static_cast<int32_t>(first), static_cast<int32_t>(end), static_cast<int32_t>(end - first > 1 ? splits : 0)});
     first = end;
   }
 }
@@ -170,7 +174,8 @@ class Planner {
         }
       }
     }
-    if (static_cast<int64_t>(scratch_.partial.size()) < partial_) scratch_.partial.resize(static_cast<size_t>(partial_));
+    if (static_cast<int64_t>(scratch_.partial.size()) < partial_)
+      scratch_.partial.resize(static_cast<size_t>(partial_));
   }
 
  private:
@@ -180,8 +185,15 @@ class Planner {
   }
 
   AttentionScratch::Item item(int64_t member, int64_t query, int64_t n_queries, int64_t splits) const {
-    return {static_cast<int32_t>(member), 1, kv_head_, head_, n_heads_, static_cast<int32_t>(query),
-            static_cast<int32_t>(n_queries), 0, static_cast<int32_t>(splits)};
+    return {static_cast<int32_t>(member),
+            1,
+            kv_head_,
+            head_,
+            n_heads_,
+            static_cast<int32_t>(query),
+            static_cast<int32_t>(n_queries),
+            0,
+            static_cast<int32_t>(splits)};
   }
 
   int64_t add_member(int32_t task, int64_t rows, bool cut) {
@@ -203,7 +215,8 @@ class Planner {
     const int64_t splits = splits_of(task);
     // Late queries see the most tokens. They go first, so that the last items are short.
     for (int64_t block = (task.n + queries_ - 1) / queries_ - 1; block >= 0; --block) {
-      const int64_t query = block * queries_, n_queries = std::min(queries_, task.n - query), rows = n_queries * n_heads_;
+      const int64_t query = block * queries_, n_queries = std::min(queries_, task.n - query),
+                    rows = n_queries * n_heads_;
       const bool cut = !alone_ && splits > splits_per_item(rows);
       const AttentionScratch::Item whole = item(add_member(t, rows, cut), query, n_queries, splits);
       if (cut) scratch_.merges.push_back(whole);
@@ -237,8 +250,8 @@ class Planner {
   bool alone_;               // There is only one thread: no task is cut to keep others busy.
   int64_t heads_, queries_;  // Most heads and most queries of a block.
   int64_t row_floats_;
-  double share_ = 0;         // Rows times splits of an item: a quarter of an even share per thread.
-  int64_t partial_ = 0;      // Floats of partial results so far.
+  double share_ = 0;     // Rows times splits of an item: a quarter of an even share per thread.
+  int64_t partial_ = 0;  // Floats of partial results so far.
   int32_t kv_head_ = 0, head_ = 0, n_heads_ = 0;
 };
 

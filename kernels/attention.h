@@ -44,14 +44,14 @@ struct KvSegment {
   // kDense and kCut: K. kQuantized and kIndexed: quantized blocks, which contain both K and V. The parts of the KV
   // heads are head_stride bytes apart.
   const void* k = nullptr;
-  const void* v = nullptr;      // kDense and kCut: V, laid out as `k`. kIndexed: the rows
-  int64_t head_stride = 0;      // bytes; not used for the rows of kIndexed
+  const void* v = nullptr;  // kDense and kCut: V, laid out as `k`. kIndexed: the rows
+  int64_t head_stride = 0;  // bytes; not used for the rows of kIndexed
   // kIndexed: how much this page adds to the number of tokens that each KV head of a query reads from all indexed
   // pages; at least 1. With kPageTokens this page is read whole. REQUIRES: an indexed page has no bias and is for all
   // KV heads, and there is no window.
   int32_t read = 0;
-  int32_t row_bits = 0;         // kIndexed: bits of quantized rows, 4 or 8; 0 for dense rows
-  QuantizedLayout quantized = {};          // kQuantized; kIndexed: layout of the index
+  int32_t row_bits = 0;            // kIndexed: bits of quantized rows, 4 or 8; 0 for dense rows
+  QuantizedLayout quantized = {};  // kQuantized; kIndexed: layout of the index
   // All formats but kDense: [n_kv_heads, head_dim], see quantized_page.h. Null means the identity.
   const uint8_t* channel_order = nullptr;
   // kCut: channel c of the page is channel_order[c] of K and value_order[c] of V. Same shape; null means the identity.

@@ -10,7 +10,7 @@
 
 namespace smartkv::kernels {
 
-constexpr int64_t kMaxBlockRows = 48;       // Most rows (queries times heads) of one block.
+constexpr int64_t kMaxBlockRows = 48;  // Most rows (queries times heads) of one block.
 constexpr int64_t kMaxHeadDim = 256;
 // Segments of one split. Contexts are cut, and partial results merged, in units of splits.
 constexpr int64_t kSplitSegments = 4;
@@ -22,7 +22,7 @@ constexpr int64_t partial_floats(int64_t head_dim) { return head_dim + 2; }
 // Properties of a segment format, except for its kernels, which are in cpu/attention_pages.h. There is one row per
 // KvSegment::Format.
 struct SegmentFormat {
-  void (*check)(const AttentionShape& shape, const KvSegment& segment);  // Throws std::invalid_argument.
+  void (*check)(const AttentionShape& shape, const KvSegment& segment);          // Throws std::invalid_argument.
   int64_t (*head_bytes)(const AttentionShape& shape, const KvSegment& segment);  // Bytes of one KV head.
 };
 constexpr std::size_t kSegmentFormats = 4;
@@ -57,8 +57,8 @@ struct AttentionKernels {
   //   q: the query, [n_heads, head_dim]
   //   scores: scratch, f32 [heads of a KV head][entries]
   //   promise: f32 [entries], kPageTokens of each segment
-  void (*promise)(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments, float* scores,
-                  float* promise);
+  void (*promise)(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments,
+                  float* scores, float* promise);
   // Sets bits[i] to the promises greater than `least` among the kPageTokens promises from promise + kPageTokens *
   // pages[i] on. The lowest bit is the first promise. NaN is never greater. Returns how many promises are greater.
   int64_t (*greater)(const float* promise, std::span<const int32_t> pages, float least, uint64_t* bits);

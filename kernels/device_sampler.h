@@ -30,7 +30,7 @@ struct DeviceSample {
   int64_t vocabulary = 0;   // at most DeviceSampler::kMostTokens
   // Ascending by token. The biases of equal tokens are all added, in order.
   std::span<const std::pair<int32_t, float>> logit_bias = {};
-  std::span<const SeenToken> seen = {};                        // Each token once. Empty: no penalties.
+  std::span<const SeenToken> seen = {};  // Each token once. Empty: no penalties.
   float repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
   std::span<const int32_t> forbidden = {};
   std::span<const uint32_t> allowed = {};  // Bit i % 32 of word i / 32 is token i. Empty: all tokens.

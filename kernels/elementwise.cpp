@@ -22,7 +22,8 @@ template <typename Element>
 void move_elements(KvType type, int64_t head_dim, const void* from_k, const void* from_v, int64_t from_slot, void* to_k,
                    void* to_v, int64_t to_slot) {
   for (int64_t d = 0; d < head_dim; ++d) {
-    static_cast<Element*>(to_k)[k_offset(type, d, to_slot)] = static_cast<const Element*>(from_k)[k_offset(type, d, from_slot)];
+    static_cast<Element*>(to_k)[k_offset(type, d, to_slot)] =
+        static_cast<const Element*>(from_k)[k_offset(type, d, from_slot)];
     static_cast<Element*>(to_v)[v_offset(type, head_dim, d, to_slot)] =
         static_cast<const Element*>(from_v)[v_offset(type, head_dim, d, from_slot)];
   }
@@ -84,8 +85,8 @@ void load_kv(KvType type, int64_t head_dim, const KvSegment& page, int64_t head,
   }
 }
 
-void move_kv(KvType type, int64_t head_dim, const void* from_k, const void* from_v, int64_t from_slot, void* to_k, void* to_v,
-             int64_t to_slot) {
+void move_kv(KvType type, int64_t head_dim, const void* from_k, const void* from_v, int64_t from_slot, void* to_k,
+             void* to_v, int64_t to_slot) {
   const auto move = type == KvType::kBf16 ? move_elements<uint16_t> : move_elements<uint32_t>;
   move(type, head_dim, from_k, from_v, from_slot, to_k, to_v, to_slot);
 }

@@ -28,7 +28,7 @@ void store_kv(KvType type, int64_t n_kv_heads, int64_t head_dim, const float* k,
 void load_kv(KvType type, int64_t head_dim, const KvSegment& page, int64_t head, int64_t slot, float* k, float* v);
 
 // Copies one token of one KV head from a slot of a dense page to a slot of another dense page.
-void move_kv(KvType type, int64_t head_dim, const void* from_k, const void* from_v, int64_t from_slot, void* to_k, void* to_v,
-             int64_t to_slot);
+void move_kv(KvType type, int64_t head_dim, const void* from_k, const void* from_v, int64_t from_slot, void* to_k,
+             void* to_v, int64_t to_slot);
 
 }  // namespace smartkv::kernels

@@ -22,13 +22,21 @@ class ForwardingKvBackend : public KvBackend {
   void release(std::byte* memory, size_t bytes) noexcept override { to_->release(memory, bytes); }
   bool holds(const void* address) const override { return to_->holds(address); }
 
-  void move(KvType type, int64_t head_dim, std::span<const TokenMove> moves) override { to_->move(type, head_dim, moves); }
+  void move(KvType type, int64_t head_dim, std::span<const TokenMove> moves) override {
+    to_->move(type, head_dim, moves);
+  }
   void copy(std::span<const PageCopy> copies) override { to_->copy(copies); }
-  void encode(KvType type, int64_t head_dim, std::span<const PageEncode> pages) override { to_->encode(type, head_dim, pages); }
+  void encode(KvType type, int64_t head_dim, std::span<const PageEncode> pages) override {
+    to_->encode(type, head_dim, pages);
+  }
   bool cuts_pages() const override { return to_->cuts_pages(); }
   void cut(KvType type, int64_t head_dim, std::span<const PageCut> pages) override { to_->cut(type, head_dim, pages); }
-  void read(KvType type, int64_t head_dim, std::span<const PageRead> pages) override { to_->read(type, head_dim, pages); }
-  void page_stats(KvType type, int64_t head_dim, std::span<const PageStats> pages) override { to_->page_stats(type, head_dim, pages); }
+  void read(KvType type, int64_t head_dim, std::span<const PageRead> pages) override {
+    to_->read(type, head_dim, pages);
+  }
+  void page_stats(KvType type, int64_t head_dim, std::span<const PageStats> pages) override {
+    to_->page_stats(type, head_dim, pages);
+  }
   void multiply_keys(KvType type, int64_t head_dim, std::span<const KeyProducts> products) override {
     to_->multiply_keys(type, head_dim, products);
   }
@@ -45,7 +53,9 @@ class ForwardingKvBackend : public KvBackend {
   std::shared_ptr<KvBackend> with_host_pages() override { return to_->with_host_pages(); }
   bool prefetches() const override { return to_->prefetches(); }
   void prefetch(std::span<const KvSegment> segments) override { to_->prefetch(segments); }
-  void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks) override { to_->attention(shape, tasks); }
+  void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks) override {
+    to_->attention(shape, tasks);
+  }
   void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks) override {
     to_->attention_mass(shape, tasks);
   }

@@ -24,7 +24,8 @@ constexpr int64_t element_bytes(KvType type) { return type == KvType::kBf16 ? 2 
 
 // Returns the bytes of a token's row.
 constexpr int64_t row_bytes(KvType type, int64_t head_dim, int bits) {
-  return bits == 0 ? 2 * head_dim * element_bytes(type) : 2 * head_dim * bits / 8 + 2 * static_cast<int64_t>(sizeof(float));
+  return bits == 0 ? 2 * head_dim * element_bytes(type)
+                   : 2 * head_dim * bits / 8 + 2 * static_cast<int64_t>(sizeof(float));
 }
 // Return where the means of a KV head begin, and the bytes of all its rows, the means included.
 constexpr int64_t means_offset(KvType type, int64_t head_dim, int bits) {

@@ -41,7 +41,8 @@ void move_token(KvType type, int64_t head_dim, const TokenMove& move) {
   if (to.slot == TokenPlace::kRow) {
     load_place(type, head_dim, from, static_cast<float*>(to.k), static_cast<float*>(to.v));
   } else if (from.slot == TokenPlace::kRow) {
-    store_kv(type, 1, head_dim, static_cast<const float*>(from.k), static_cast<const float*>(from.v), to.slot, to.k, to.v, 0);
+    store_kv(type, 1, head_dim, static_cast<const float*>(from.k), static_cast<const float*>(from.v), to.slot, to.k,
+             to.v, 0);
   } else {
     move_kv(type, head_dim, from.k, from.v, from.slot, to.k, to.v, to.slot);
   }
@@ -49,8 +50,8 @@ void move_token(KvType type, int64_t head_dim, const TokenMove& move) {
 
 // Decodes a quantized page as decode() does. If there is a residual, the first `columns` channels of K in the order of
 // the residual come from it.
-void decode_with_residual(int64_t head_dim, const KvSegment& page, const KvSegment* residual, int64_t columns, int64_t head,
-                          float* k, float* v) {
+void decode_with_residual(int64_t head_dim, const KvSegment& page, const KvSegment* residual, int64_t columns,
+                          int64_t head, float* k, float* v) {
   decode(head_dim, page, head, k, v);
   if (residual == nullptr) return;
   std::vector<float> rest(static_cast<size_t>(2 * kPageTokens * head_dim));
@@ -89,7 +90,8 @@ void encode_page(KvType type, int64_t head_dim, const PageEncode& page) {
 
 void read_page(KvType type, int64_t head_dim, const PageRead& job) {
   const auto row = [](float* rows, int64_t offset) { return rows == nullptr ? nullptr : rows + offset; };
-  std::vector<float> all(job.page.format == KvSegment::Format::kDense ? 0 : static_cast<size_t>(2 * kPageTokens * head_dim));
+  std::vector<float> all(
+      job.page.format == KvSegment::Format::kDense ? 0 : static_cast<size_t>(2 * kPageTokens * head_dim));
   for (int64_t head = 0; head < job.n_heads; ++head) {
     float *const k = row(job.k, head * job.head_stride), *const v = row(job.v, head * job.head_stride);
     if (all.empty()) {
@@ -178,7 +180,9 @@ void find_page_stats(KvType type, int64_t head_dim, const PageStats& job) {
 }
 
 void multiply(KvType type, int64_t head_dim, const KeyProducts& job) {
-  std::vector<float> k(static_cast<size_t>((job.page.format == KvSegment::Format::kDense ? job.n : kPageTokens) * head_dim)), v;
+  std::vector<float> k(
+      static_cast<size_t>((job.page.format == KvSegment::Format::kDense ? job.n : kPageTokens) * head_dim)),
+      v;
   const float* keys = k.data();
   if (job.page.format == KvSegment::Format::kDense) {
     read_page(type, head_dim, {job.page, job.head, 1, job.first, job.n, k.data(), nullptr, 0});

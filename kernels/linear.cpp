@@ -49,7 +49,8 @@ struct Sums {
 
 Sums sums_of(const PackedMatrix& matrix) {
   if (matrix.type == WeightType::kInt6) return {2, -static_cast<float>(centre(6))};
-  if (matrix.minimums == Minimums::kCentred) return {1, -static_cast<float>(centre(matrix.type == WeightType::kInt4 ? 4 : 8))};
+  if (matrix.minimums == Minimums::kCentred)
+    return {1, -static_cast<float>(centre(matrix.type == WeightType::kInt4 ? 4 : 8))};
   return {1, 1.0f};
 }
 
@@ -74,7 +75,8 @@ void for_rows(ThreadPool& pool, const LinearCall& call, int64_t values_per_task,
   });
 }
 
-void quantize_input(ThreadPool& pool, const LinearKernels& kernels, Sums sums, LinearCall& call, LinearScratch& scratch) {
+void quantize_input(ThreadPool& pool, const LinearKernels& kernels, Sums sums, LinearCall& call,
+                    LinearScratch& scratch) {
   const int64_t rows = call.input.rows;
   const int64_t groups = call.k / kGroupSize, row_sums = sums.per_group * groups;
   scratch.x.grow(static_cast<size_t>(rows * (call.k + (groups + row_sums) * static_cast<int64_t>(sizeof(float)))));

@@ -54,7 +54,8 @@ struct PackedMatrix {
 };
 
 // Returns a matrix of zeros. Throws std::invalid_argument if K or the minimums do not fit the type.
-PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_features, Minimums minimums = Minimums::kStored);
+PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_features,
+                         Minimums minimums = Minimums::kStored);
 // Packs 16 rows (one lane group), f32 [16, K]. `group` is in [0, N/16 rounded up). Thread-safe for distinct groups.
 // Integer types choose scale and minimum per row and group of 32 inputs:
 //  - int8 is symmetric (minimum = -128 scale).
@@ -93,8 +94,8 @@ void unpack_row(const PackedMatrix& matrix, int64_t row, float* out);
 
 // How linear() writes y = x W^T.
 enum class Epilogue : uint8_t {
-  kStore,   // out = y (f32)
-  kAdd,     // out += y (f32), for the residual stream
+  kStore,  // out = y (f32)
+  kAdd,    // out += y (f32), for the residual stream
   // out = silu(gate) * up, in the type of x. W interleaves gate and up by 16 rows (16 gate lanes, 16 up lanes, ...).
   kSwiGlu,
 };
@@ -107,8 +108,8 @@ struct LinearInput {
 };
 
 struct LinearOutput {
-  void* out = nullptr;     // [rows, N] f32; with kSwiGlu [rows, N/2] f32 or bf16 as x is
-  int64_t stride = 0;      // Elements from one row to the next.
+  void* out = nullptr;  // [rows, N] f32; with kSwiGlu [rows, N/2] f32 or bf16 as x is
+  int64_t stride = 0;   // Elements from one row to the next.
   Epilogue epilogue = Epilogue::kStore;
   const float* bias = nullptr;  // [N] or null, added before the epilogue
 };

@@ -37,7 +37,8 @@ constexpr GroupOffsets group_offsets(int bits, bool centred, int64_t group, int6
   }
   const int64_t first = group / kPairGroups * kPairGroups, begin = first / kPairGroups * pair_bytes(bits);
   const int64_t in_pair = first + 1 < n_groups ? kPairGroups : 1;
-  return {begin + (group - first) * integer_bytes(bits), begin + in_pair * integer_bytes(bits) + (group - first) * kScaleBytes};
+  return {begin + (group - first) * integer_bytes(bits),
+          begin + in_pair * integer_bytes(bits) + (group - first) * kScaleBytes};
 }
 
 // Returns the level of centred integers that stands for 0.

@@ -7,11 +7,11 @@
 #include <string>
 
 #include "kernels/bf16.h"
+#include "kernels/cpu_kernels.h"
+#include "kernels/half.h"
 #include "kernels/linear.h"
 #include "kernels/linear_format.h"
 #include "kernels/packed_size.h"
-#include "kernels/half.h"
-#include "kernels/cpu_kernels.h"
 
 namespace smartkv::kernels {
 namespace {
@@ -68,7 +68,8 @@ struct GroupPlace {
 GroupPlace group_place(const PackedMatrix& matrix, int64_t lanes, int64_t k_group) {
   const int bits = integer_bits(matrix.type);
   const int64_t begin = lanes * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features);
-  const GroupOffsets at = group_offsets(bits, matrix.minimums == Minimums::kCentred, k_group, matrix.in_features / kGroupSize);
+  const GroupOffsets at =
+      group_offsets(bits, matrix.minimums == Minimums::kCentred, k_group, matrix.in_features / kGroupSize);
   return {bits, {begin + at.integers, begin + at.scales}, kGroupSize * bits / 8};
 }
 
@@ -92,10 +93,9 @@ void centre_levels(int bits, IntegerGroup& group) {
 
 void check_integers(const PackedMatrix& matrix, bool coded) {
   if (integer_bits(matrix.type) > 0 && coded == (matrix.minimums == Minimums::kCoded)) return;
-  throw std::invalid_argument(std::string("packed matrix: expected ") +
-                              (coded ? "coded groups" : "uncoded groups of integers") + ", found " +
-                              std::string(name(matrix.type)) +
-                              (matrix.minimums == Minimums::kCoded ? " with coded groups" : ""));
+  throw std::invalid_argument(
+      std::string("packed matrix: expected ") + (coded ? "coded groups" : "uncoded groups of integers") + ", found " +
+      std::string(name(matrix.type)) + (matrix.minimums == Minimums::kCoded ? " with coded groups" : ""));
 }
 
 void check_half(float value) {
@@ -114,7 +114,8 @@ void store_group(PackedMatrix& matrix, int64_t lanes, int64_t k_group, int64_t l
   std::byte* base = matrix.data.data() + place.at.integers;
   uint8_t bytes[kGroupSize];
   if (place.bits == 4) {
-    for (int64_t k = 0; k < kGroupSize / 2; ++k) bytes[k] = static_cast<uint8_t>(group.q[k] | group.q[k + kGroupSize / 2] << 4);
+    for (int64_t k = 0; k < kGroupSize / 2; ++k)
+      bytes[k] = static_cast<uint8_t>(group.q[k] | group.q[k + kGroupSize / 2] << 4);
   } else {
     std::copy_n(group.q, kGroupSize, bytes);
   }
@@ -258,8 +259,8 @@ PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_featu
   }
   if (out_features < 1 || in_features < 1 || in_features % k_multiple(type, minimums) != 0) {
     throw std::invalid_argument("packed matrix of " + std::string(name(type)) + ": expected [N, a multiple of " +
-                                std::to_string(k_multiple(type, minimums)) + "], found [" + std::to_string(out_features) +
-                                ", " + std::to_string(in_features) + "]");
+                                std::to_string(k_multiple(type, minimums)) + "], found [" +
+                                std::to_string(out_features) + ", " + std::to_string(in_features) + "]");
   }
   PackedMatrix matrix;
   matrix.type = type;
@@ -342,7 +343,8 @@ namespace {
 
 // Returns where a block of coded groups begins, in bytes.
 int64_t block_place(const PackedMatrix& matrix, int64_t group, int64_t block) {
-  return group * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features) + block * block_bytes(integer_bits(matrix.type));
+  return group * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features) +
+         block * block_bytes(integer_bits(matrix.type));
 }
 
 void unpack_coded_row(const PackedMatrix& matrix, int64_t group, int64_t lane, float* out) {
@@ -351,9 +353,12 @@ void unpack_coded_row(const PackedMatrix& matrix, int64_t group, int64_t lane, f
     unpack_block(matrix, group, block, lane, &values);
     for (int64_t i = 0; i < kBlockInputs; ++i) {
       const int64_t g = i / kGroupSize, half = i % kGroupSize / (kGroupSize / 2);
-      const auto line = [&](int64_t which) { return values.factors[which] * static_cast<float>(values.codes[which][g]); };
+      const auto line = [&](int64_t which) {
+        return values.factors[which] * static_cast<float>(values.codes[which][g]);
+      };
       const auto q = static_cast<float>(values.q[i]);
-      out[i] = matrix.type == WeightType::kInt4 ? line(0) * q + line(1) : line(half) * (q - static_cast<float>(centre(6)));
+      out[i] =
+          matrix.type == WeightType::kInt4 ? line(0) * q + line(1) : line(half) * (q - static_cast<float>(centre(6)));
     }
   }
 }
@@ -418,7 +423,8 @@ void unpack_block(const PackedMatrix& matrix, int64_t group, int64_t block, int6
 
 void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
   const int64_t lane = row % kLanes, lanes = row / kLanes;
-  const std::byte* base = matrix.data.data() + lanes * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features);
+  const std::byte* base =
+      matrix.data.data() + lanes * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features);
   if (matrix.type == WeightType::kF32) {
     for (int64_t k = 0; k < matrix.in_features; ++k) out[k] = reinterpret_cast<const float*>(base)[k * kLanes + lane];
   } else if (matrix.type == WeightType::kBf16) {

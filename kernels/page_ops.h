@@ -55,7 +55,7 @@ struct PageEncode {
 struct PageCut {
   KvSegment page;  // dense, of kPageTokens tokens
   int64_t n_heads = 0;
-  KvSegment cut;   // describes the new page: channel orders, numbers of channels and head_stride
+  KvSegment cut;           // describes the new page: channel orders, numbers of channels and head_stride
   std::byte* k = nullptr;  // destinations of K and V: [n_heads], cut.head_stride bytes apart
   std::byte* v = nullptr;
 };
@@ -66,7 +66,7 @@ struct PageRead {
   KvSegment page;
   int64_t head = 0, n_heads = 1;
   int64_t first = 0, n = 0;
-  float* k = nullptr;       // [n_heads, n, head_dim], heads head_stride floats apart; same for v; either may be null
+  float* k = nullptr;  // [n_heads, n, head_dim], heads head_stride floats apart; same for v; either may be null
   float* v = nullptr;
   int64_t head_stride = 0;
 };
@@ -105,7 +105,7 @@ struct KeyProducts {
   int64_t first = 0, n = 0;
   const float* q = nullptr;  // f32 [n_queries, head_dim]
   int64_t n_queries = 0;
-  float* out = nullptr;      // f32 [n_queries, n], rows out_stride floats apart
+  float* out = nullptr;  // f32 [n_queries, n], rows out_stride floats apart
   int64_t out_stride = 0;
 };
 

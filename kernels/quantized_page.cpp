@@ -152,8 +152,8 @@ void unpack_block(const uint8_t* in, int bits, uint8_t* codes) {
 // Quantizes the columns of one side, K or V.
 // Value `row` of column `c` is x[index(c) * column_stride + row * row_stride].
 template <typename Index>
-void quantize_side(const CodeRuns& runs, int64_t extent, Fit fit, const float* x, int64_t column_stride, int64_t row_stride,
-                   const Index& index, uint16_t* scales, uint16_t* zeros, uint8_t* out) {
+void quantize_side(const CodeRuns& runs, int64_t extent, Fit fit, const float* x, int64_t column_stride,
+                   int64_t row_stride, const Index& index, uint16_t* scales, uint16_t* zeros, uint8_t* out) {
   int64_t column = 0;
   uint8_t codes[4][256], block[kBlockCodes];
   float values[256];
@@ -258,10 +258,11 @@ void quantize_page(const QuantizedLayout& layout, int64_t head_dim, const uint8_
   auto* base = static_cast<uint8_t*>(block);
   const auto halves = [&](int64_t offset) { return reinterpret_cast<uint16_t*>(base + offset); };
   const auto channel = [&](int64_t c) { return channel_order == nullptr ? c : int64_t{channel_order[c]}; };
-  quantize_side(layout.k, kPageTokens, Fit::kLeastSquares, k, 1, head_dim, channel, halves(at.k_scales), halves(at.k_zeros),
-                base + at.k_codes);
-  quantize_side(layout.v, head_dim, Fit::kRange, v, head_dim, 1, [](int64_t t) { return t; }, halves(at.v_scales),
-                halves(at.v_zeros), base + at.v_codes);
+  quantize_side(layout.k, kPageTokens, Fit::kLeastSquares, k, 1, head_dim, channel, halves(at.k_scales),
+                halves(at.k_zeros), base + at.k_codes);
+  quantize_side(
+      layout.v, head_dim, Fit::kRange, v, head_dim, 1, [](int64_t t) { return t; }, halves(at.v_scales),
+      halves(at.v_zeros), base + at.v_codes);
 }
 
 void dequantize_page(const QuantizedLayout& layout, int64_t head_dim, const uint8_t* channel_order, const void* block,

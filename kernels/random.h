@@ -34,7 +34,7 @@ constexpr double uniform(uint64_t seed, uint32_t choice, uint64_t position) {
 SMARTKV_HOST_DEVICE inline double exponential(uint64_t random_bits) {
   using namespace rounded;
   constexpr double kLn2High = 0x1.62e42fefa0000p-1, kLn2Low = 0x1.cf79abc9e3b39p-40;  // k * kLn2High is exact.
-  constexpr uint64_t kRootHalf = 0x3fe6a09e667f3bcdu;                                   // The bits of sqrt(1/2).
+  constexpr uint64_t kRootHalf = 0x3fe6a09e667f3bcdu;                                 // The bits of sqrt(1/2).
   const double u = static_cast<double>((random_bits >> 11) + 1) * 0x1.0p-53;
   const auto bits = __builtin_bit_cast(uint64_t, u);
   const int64_t k = static_cast<int64_t>(bits - kRootHalf) >> 52;  // u = 2^k m, m in [sqrt(1/2), sqrt(2))

@@ -21,13 +21,21 @@ SMARTKV_HOST_DEVICE inline double multiply(double a, double b) { return __dmul_r
 SMARTKV_HOST_DEVICE inline double divide(double a, double b) { return __ddiv_rn(a, b); }
 #else
 template <typename T>
-SMARTKV_HOST_DEVICE constexpr T add(T a, T b) { return a + b; }
+SMARTKV_HOST_DEVICE constexpr T add(T a, T b) {
+  return a + b;
+}
 template <typename T>
-SMARTKV_HOST_DEVICE constexpr T subtract(T a, T b) { return a - b; }
+SMARTKV_HOST_DEVICE constexpr T subtract(T a, T b) {
+  return a - b;
+}
 template <typename T>
-SMARTKV_HOST_DEVICE constexpr T multiply(T a, T b) { return a * b; }
+SMARTKV_HOST_DEVICE constexpr T multiply(T a, T b) {
+  return a * b;
+}
 template <typename T>
-SMARTKV_HOST_DEVICE constexpr T divide(T a, T b) { return a / b; }
+SMARTKV_HOST_DEVICE constexpr T divide(T a, T b) {
+  return a / b;
+}
 #endif
 
 }  // namespace smartkv::rounded

@@ -43,9 +43,13 @@ class RowMemory {
 
   std::byte* data() { return device_ == nullptr ? host_.data() : memory_->data(); }
   template <typename T>
-  T* as() { return reinterpret_cast<T*>(data()); }
+  T* as() {
+    return reinterpret_cast<T*>(data());
+  }
   template <typename T>
-  const T* as() const { return reinterpret_cast<const T*>(device_ == nullptr ? host_.data() : std::as_const(*memory_).data()); }
+  const T* as() const {
+    return reinterpret_cast<const T*>(device_ == nullptr ? host_.data() : std::as_const(*memory_).data());
+  }
   bool empty() const { return device_ == nullptr ? host_.size() == 0 : memory_ == nullptr; }
 
  private:

@@ -24,8 +24,8 @@ struct SparseWorkspace {
   int64_t n_read = 0;                  // Tokens that are read.
   std::vector<IndexedRow> rows;        // Rows of the tokens that are read, then the means of the pages' other tokens.
   std::vector<float> counts;  // [n_kv_heads + pages][kPageTokens]: log of the number of tokens that an entry stands for
-  AlignedBuffer pages;                 // Gathered dense pages of one KV head.
-  std::vector<KvSegment> segments;     // Segments that attention runs over.
+  AlignedBuffer pages;        // Gathered dense pages of one KV head.
+  std::vector<KvSegment> segments;  // Segments that attention runs over.
   std::vector<float> mass;
   AttentionScratch scratch;
 };
@@ -111,7 +111,8 @@ class SparseQuery {
     }
     for (size_t i = 0; i < work_.scored.size() && budget > 0; ++i) {
       uint64_t& read = work_.read[static_cast<size_t>(work_.scored[i])];
-      for (uint64_t left = work_.found[i] & ~read; left != 0 && budget > 0; left &= left - 1, --budget) read |= left & (~left + 1);
+      for (uint64_t left = work_.found[i] & ~read; left != 0 && budget > 0; left &= left - 1, --budget)
+        read |= left & (~left + 1);
     }
   }
 
@@ -134,7 +135,8 @@ class SparseQuery {
       if (!page.is_indexed()) continue;
       const int bits = page.row_bits;
       const int64_t stride = row_bytes(shape_.type, shape_.head_dim, bits);
-      const char* const of = static_cast<const char*>(page.v) + kv_head_ * indexed_rows_bytes(shape_.type, shape_.head_dim, bits);
+      const char* const of =
+          static_cast<const char*>(page.v) + kv_head_ * indexed_rows_bytes(shape_.type, shape_.head_dim, bits);
       const char* const means = of + means_offset(shape_.type, shape_.head_dim, bits);
       for_each_bit(work_.read[i], [&](int t) {
         const char* const at = of + t * stride;
@@ -185,19 +187,21 @@ AttentionScratch::Item item_of(const AttentionShape& shape, int64_t kv_head, int
   return item;
 }
 
-void attend(const AttentionShape& shape, const AttentionTask& task, int64_t query, int64_t kv_head, SparseWorkspace& work) {
+void attend(const AttentionShape& shape, const AttentionTask& task, int64_t query, int64_t kv_head,
+            SparseWorkspace& work) {
   const float* q = task.q + query * task.q_stride;
   const int64_t seen = tokens_of(task.segments) - (task.n - 1 - query);
   const std::span<const KvSegment> segments = SparseQuery(shape, q, kv_head, task.segments, work).gathered(seen);
   void* out = static_cast<char*>(task.out) + query * shape.n_heads * shape.head_dim * element_bytes(shape.type);
   const AttentionTask single{q, task.q_stride, 1, segments, out};
   for (int64_t head = 0; head < shape.n_heads / shape.n_kv_heads; head += kMaxBlockRows) {
-    cpu_kernels().attention->block(shape, {&single, 1}, item_of(shape, kv_head, head, static_cast<int64_t>(segments.size())),
-                                   work.scratch);
+    cpu_kernels().attention->block(shape, {&single, 1},
+                                   item_of(shape, kv_head, head, static_cast<int64_t>(segments.size())), work.scratch);
   }
 }
 
-void attend(const AttentionShape& shape, const AttentionMassTask& task, int64_t query, int64_t kv_head, SparseWorkspace& work) {
+void attend(const AttentionShape& shape, const AttentionMassTask& task, int64_t query, int64_t kv_head,
+            SparseWorkspace& work) {
   const float* q = task.q + query * task.q_stride;
   const int64_t seen = tokens_of(task.segments) - (task.n - 1 - query);
   const std::span<const KvSegment> segments = SparseQuery(shape, q, kv_head, task.segments, work).gathered(seen);
@@ -256,7 +260,8 @@ template <typename Task>
 std::span<const Task> compute(ThreadPool& pool, const AttentionShape& shape, std::span<const Task> tasks,
                               AttentionScratch& scratch, std::vector<Task>& plain) {
   if (std::none_of(tasks.begin(), tasks.end(), has_indexed<Task>)) return tasks;
-  while (scratch.sparse.size() < static_cast<size_t>(pool.size())) scratch.sparse.push_back(std::make_shared<SparseWorkspace>());
+  while (scratch.sparse.size() < static_cast<size_t>(pool.size()))
+    scratch.sparse.push_back(std::make_shared<SparseWorkspace>());
   plain.clear();
   scratch.items.clear();
   for (size_t t = 0; t < tasks.size(); ++t) {
@@ -293,7 +298,8 @@ std::span<const AttentionTask> sparse_attention(ThreadPool& pool, const Attentio
 }
 
 std::span<const AttentionMassTask> sparse_attention_mass(ThreadPool& pool, const AttentionShape& shape,
-                                                         std::span<const AttentionMassTask> tasks, AttentionScratch& scratch) {
+                                                         std::span<const AttentionMassTask> tasks,
+                                                         AttentionScratch& scratch) {
   return compute(pool, shape, tasks, scratch, scratch.plain_mass);
 }
 

@@ -38,6 +38,7 @@ std::span<const AttentionTask> sparse_attention(ThreadPool& pool, const Attentio
                                                 std::span<const AttentionTask> tasks, AttentionScratch& scratch);
 // Does the same for attention_mass(), with scratch.plain_mass. A token that is not read has mass 0.
 std::span<const AttentionMassTask> sparse_attention_mass(ThreadPool& pool, const AttentionShape& shape,
-                                                         std::span<const AttentionMassTask> tasks, AttentionScratch& scratch);
+                                                         std::span<const AttentionMassTask> tasks,
+                                                         AttentionScratch& scratch);
 
 }  // namespace smartkv::kernels

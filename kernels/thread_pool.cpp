@@ -50,7 +50,9 @@ void ThreadPool::run(int64_t n, Thunk thunk, const void* function) {
   function_.store(function, std::memory_order_release);
   state_.store(region + kRegion);
   if (sleepers_.load() > 0) {
-    { const std::lock_guard lock(mutex_); }  // A worker that counted itself now waits, or has seen this region.
+    {
+      const std::lock_guard lock(mutex_);
+    }  // A worker that counted itself now waits, or has seen this region.
     wake_.notify_all();
   }
   take_tasks();

@@ -34,7 +34,8 @@ class ThreadPool {
       for (int64_t i = 0; i < n; ++i) function(i);
       return;
     }
-    run(n, [](const void* f, int64_t i) { (*static_cast<const Function*>(f))(i); }, &function);
+    run(
+        n, [](const void* f, int64_t i) { (*static_cast<const Function*>(f))(i); }, &function);
   }
 
  private:

@@ -11,7 +11,8 @@ namespace smartkv {
 
 // Returns the logit of a token that was seen, under repetition, frequency and presence penalty. output_count: how often
 // the output has the token. A finite logit stays below infinity, however small `repetition` is.
-SMARTKV_HOST_DEVICE inline float penalised(float logit, int32_t output_count, float repetition, float frequency, float presence) {
+SMARTKV_HOST_DEVICE inline float penalised(float logit, int32_t output_count, float repetition, float frequency,
+                                           float presence) {
   using namespace rounded;
   constexpr float kMost = 3.40282347e38f;  // the largest float
   const float repeated = logit > 0 ? divide(logit, repetition) : multiply(logit, repetition);

@@ -54,8 +54,8 @@ std::unique_ptr<SequenceCache> ShadowSequence::fork() const {
 std::unique_ptr<SequenceCache> ShadowSequence::resume(int64_t prompt_tokens) const {
   std::unique_ptr<SequenceCache> compressed = compressed_->resume(prompt_tokens), full = full_->resume(prompt_tokens);
   if (compressed == nullptr || full == nullptr) return nullptr;
-  return std::make_unique<ShadowSequence>(context_, sampling(sampling_.stride, prompt_tokens),
-                                          std::move(compressed), std::move(full));
+  return std::make_unique<ShadowSequence>(context_, sampling(sampling_.stride, prompt_tokens), std::move(compressed),
+                                          std::move(full));
 }
 
 CacheStats ShadowSequence::stats() const {

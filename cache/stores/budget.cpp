@@ -36,12 +36,13 @@ std::vector<float> ranks_of(std::span<const float> values) {
     order.swap(sorted);
   }
   std::vector<float> ranks(values.size());
-  for (size_t i = 0; i < order.size(); ++i) ranks[order[i].index] = static_cast<float>(i) / static_cast<float>(values.size());
+  for (size_t i = 0; i < order.size(); ++i)
+    ranks[order[i].index] = static_cast<float>(i) / static_cast<float>(values.size());
   return ranks;
 }
 
-std::vector<int64_t> apportion(std::span<const double> ideal, std::span<const int64_t> least, std::span<const int64_t> most,
-                               int64_t total) {
+std::vector<int64_t> apportion(std::span<const double> ideal, std::span<const int64_t> least,
+                               std::span<const int64_t> most, int64_t total) {
   std::vector<int64_t> shares;
   for (size_t i = 0; i < ideal.size(); ++i) {
     shares.push_back(std::clamp(static_cast<int64_t>(std::floor(ideal[i])), least[i], most[i]));

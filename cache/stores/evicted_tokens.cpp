@@ -8,7 +8,8 @@ EvictedTokens::EvictedTokens(const PagePool& pool, const DenseLayer& tail, int64
     : pool_(&pool), tail_(&tail) {
   for (int64_t head = 0; head < pool.shape().n_kv_heads; ++head) {
     Head& of = of_.emplace_back(Head{{}, ScratchRows(pool.backend(), pool.shape().head_dim), {}, {}});
-    for (int64_t position = first; position < end; ++position) of.tokens.push_back({static_cast<int32_t>(position), -1});
+    for (int64_t position = first; position < end; ++position)
+      of.tokens.push_back({static_cast<int32_t>(position), -1});
   }
 }
 

@@ -28,7 +28,8 @@ class EvictedTokens {
   std::span<const Token> of(int64_t head) const { return of_[static_cast<size_t>(head)].tokens; }
   // Returns where a token is, for jobs of the backend: a slot of the tail, or a row that lives as long as this object.
   kernels::TokenPlace place(int64_t head, const Token& token) const {
-    return token.row < 0 ? tail_->place(token.position, head) : of_[static_cast<size_t>(head)].rows[static_cast<size_t>(token.row)];
+    return token.row < 0 ? tail_->place(token.position, head)
+                         : of_[static_cast<size_t>(head)].rows[static_cast<size_t>(token.row)];
   }
 
   // Sets the tokens that are left to the stores that follow, in rising order of positions. Runs the copies that
@@ -41,7 +42,7 @@ class EvictedTokens {
  private:
   struct Head {
     std::vector<Token> tokens;
-    ScratchRows memory;                     // Memory of the rows of tokens that were given up.
+    ScratchRows memory;  // Memory of the rows of tokens that were given up.
     std::vector<kernels::TokenPlace> rows;
     std::vector<kernels::TokenMove> moves;  // Into `rows`, run by leave().
   };

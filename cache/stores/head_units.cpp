@@ -19,7 +19,8 @@ int64_t HeadUnits::n_units() const {
 int64_t HeadUnits::whole_pages() const {
   for (int64_t page = 0;; ++page) {
     for (int64_t h = 0; h < heads(); ++h) {
-      if (units(h) <= page || units_[static_cast<size_t>(h)][static_cast<size_t>(page)] != page * heads() + h) return page;
+      if (units(h) <= page || units_[static_cast<size_t>(h)][static_cast<size_t>(page)] != page * heads() + h)
+        return page;
     }
   }
 }
@@ -51,8 +52,8 @@ kernels::TokenPlace HeadUnits::own_place(int64_t head, int64_t slot) {
 
 kernels::PageCopy HeadUnits::move(int32_t from, int32_t to) {
   pages_.own(to / heads() * kPageTokens);
-  return {pages_.place(from / heads() * kPageTokens, from % heads()).k, pages_.place(to / heads() * kPageTokens, to % heads()).k,
-          static_cast<size_t>(pool_->page_bytes() / heads())};
+  return {pages_.place(from / heads() * kPageTokens, from % heads()).k,
+          pages_.place(to / heads() * kPageTokens, to % heads()).k, static_cast<size_t>(pool_->page_bytes() / heads())};
 }
 
 void HeadUnits::resize(std::span<const int64_t> wanted) {
@@ -90,7 +91,8 @@ void HeadUnits::resize(std::span<const int64_t> wanted) {
     for (int64_t h = 0; h < heads(); ++h) {
       const int64_t n = wanted[static_cast<size_t>(h)];
       more = more || i < n;
-      if (units(h) == i && i < n) units_[static_cast<size_t>(h)].push_back(take_free(static_cast<size_t>(i * heads() + h)));
+      if (units(h) == i && i < n)
+        units_[static_cast<size_t>(h)].push_back(take_free(static_cast<size_t>(i * heads() + h)));
     }
   }
 }

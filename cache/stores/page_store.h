@@ -71,7 +71,10 @@ class PageStore : public TokenStore {
     return nullptr;
   }
   // Returns the rows of page i if the store's pages are indexed.
-  virtual IndexedRows rows(int64_t i) const { (void)i; return {}; }
+  virtual IndexedRows rows(int64_t i) const {
+    (void)i;
+    return {};
+  }
   // Returns the bytes of a layer's new page i, or an upper bound. They are the same for all pages but the first.
   virtual int64_t page_bytes(int64_t i) const = 0;
 

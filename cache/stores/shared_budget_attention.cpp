@@ -22,7 +22,8 @@ void SharedBudgetStore::observe(const StageView& /*view*/, int64_t layer, const 
   slot += whole;
   const float* row = probe.mass;
   for (Head& head : state.heads) {
-    const auto packed = static_cast<int64_t>(head.packed.size()) * kPageTokens, kept = static_cast<int64_t>(head.positions.size());
+    const auto packed = static_cast<int64_t>(head.packed.size()) * kPageTokens,
+               kept = static_cast<int64_t>(head.positions.size());
     head.mass.resize(static_cast<size_t>(packed + kept + probe.n_tail));
     float* mass = head.mass.data();
     const auto add = [&](int64_t from, int64_t n) {
@@ -57,7 +58,8 @@ void SharedBudgetStore::score_attention(const StageView& view) {
     }
     for (size_t t = 0; t < head.positions.size(); ++t) add(head.positions[t], &head.kept.score[t]);
     const auto kept = static_cast<std::ptrdiff_t>(candidates.size());
-    for (size_t t = 0; t < n_tail; ++t) add(static_cast<int32_t>(view.tail_first + static_cast<int64_t>(t)), &head.tail[t]);
+    for (size_t t = 0; t < n_tail; ++t)
+      add(static_cast<int32_t>(view.tail_first + static_cast<int64_t>(t)), &head.tail[t]);
     head.mass.resize(candidates.size());
     for (size_t t = 0; t < candidates.size(); ++t) candidates[t].mass = head.mass[t];
     std::sort(candidates.begin(), candidates.begin() + kept,

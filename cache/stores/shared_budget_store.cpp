@@ -16,7 +16,9 @@ using Token = EvictedTokens::Token;
 
 }  // namespace
 
-int64_t least_units(const EvictionOptions& options) { return whole_pages(std::max<int64_t>(options.sinks, 1)) / kPageTokens; }
+int64_t least_units(const EvictionOptions& options) {
+  return whole_pages(std::max<int64_t>(options.sinks, 1)) / kPageTokens;
+}
 
 int64_t SharedBudgetOptions::dense_slots() const {
   const int64_t slots = eviction_slots(eviction);
@@ -44,7 +46,7 @@ std::unique_ptr<TokenStore> SharedBudgetStoreFactory::create(const PolicyContext
 }
 
 SharedBudgetStore::SharedBudgetStore(const PolicyContext& context, const SharedBudgetOptions& options,
-                                 TokenScorer scorer)
+                                     TokenScorer scorer)
     : context_(context),
       options_(options),
       scorer_(std::move(scorer)),
@@ -80,7 +82,8 @@ int64_t SharedBudgetStore::shared_packed_units() const {
   int64_t units = 0;
   for (const Layer& layer : layers_) {
     for (const Head& head : layer.heads) {
-      units += std::count_if(head.packed.begin(), head.packed.end(), [](const PackedUnit& u) { return u.page.use_count() > 1; });
+      units += std::count_if(head.packed.begin(), head.packed.end(),
+                             [](const PackedUnit& u) { return u.page.use_count() > 1; });
     }
   }
   return units;
@@ -130,7 +133,8 @@ void SharedBudgetStore::positions(int64_t layer, int64_t head, std::vector<int64
 std::vector<int32_t> SharedBudgetStore::kept_positions(int64_t layer, int64_t head) const {
   const Head& of = layers_[static_cast<size_t>(layer)].heads[static_cast<size_t>(head)];
   std::vector<int32_t> positions = of.positions;
-  for (const PackedUnit& unit : of.packed) positions.insert(positions.end(), unit.positions.begin(), unit.positions.end());
+  for (const PackedUnit& unit : of.packed)
+    positions.insert(positions.end(), unit.positions.begin(), unit.positions.end());
   return positions;
 }
 
@@ -198,7 +202,8 @@ void SharedBudgetStore::pack(Layer* layer, int64_t head, const EvictedTokens& le
         unit.tokens.importance.push_back(has_slot ? of.kept.importance[at] : importance_of(*layer, head)[at]);
       }
     }
-    unit.page = std::make_shared<QuantizedPage>(context_.pool, *options_.eviction.packed, nullptr, kernels::PageSource{places}, 1);
+    unit.page = std::make_shared<QuantizedPage>(context_.pool, *options_.eviction.packed, nullptr,
+                                                kernels::PageSource{places}, 1);
     of.packed.push_back(std::move(unit));
   }
 }
@@ -255,7 +260,8 @@ int64_t SharedBudgetStore::state_bytes() const {
       bytes += static_cast<int64_t>(head.positions.size() * sizeof(int32_t)) + head.kept.bytes() +
                static_cast<int64_t>((head.tail.size() + head.mass.size()) * sizeof(float));
     }
-    for (const std::vector<float>& importance : layer.tail_importance) bytes += static_cast<int64_t>(importance.size() * sizeof(float));
+    for (const std::vector<float>& importance : layer.tail_importance)
+      bytes += static_cast<int64_t>(importance.size() * sizeof(float));
   }
   return bytes;
 }
@@ -298,7 +304,8 @@ void SharedBudgetStore::save(StateWriter* out) const {
 void SharedBudgetStore::load(const StageView& view, StateReader* in) {
   in->expect(context_.ranks() == 1, "a cache with all KV heads");
   scored_ = in->value<int64_t>();
-  in->expect(scores_contents() ? scored_ >= view.tail_first && scored_ <= view.tokens : scored_ == 0, "a count of scores");
+  in->expect(scores_contents() ? scored_ >= view.tail_first && scored_ <= view.tokens : scored_ == 0,
+             "a count of scores");
   const auto scored = static_cast<size_t>(scored_ - view.tail_first);
   const auto left = [&](int32_t position) { return position >= 0 && position < view.tail_first; };
   for (int64_t l = 0; l < shape().n_layers; ++l) {

@@ -125,7 +125,9 @@ class SharedBudgetStore final : public TokenStore {
   };
   struct Layer {
     explicit Layer(const PolicyContext& context)
-        : kept(context), heads(static_cast<size_t>(context.shape.n_kv_heads)), tail_importance(static_cast<size_t>(context.all_kv_heads())) {}
+        : kept(context),
+          heads(static_cast<size_t>(context.shape.n_kv_heads)),
+          tail_importance(static_cast<size_t>(context.all_kv_heads())) {}
     HeadUnits kept;
     std::vector<Head> heads;
     // Importance of the same tail tokens, for each KV head of the model. It is only the part that follows from this
@@ -156,7 +158,9 @@ class SharedBudgetStore final : public TokenStore {
 
   static constexpr int64_t kUnitBytes = sizeof(int32_t);
   // Bytes of state of a token that has a slot: its position and its scores.
-  int64_t slot_bytes() const { return static_cast<int64_t>(sizeof(int32_t) + (by_importance() ? 2 : 1) * sizeof(float)); }
+  int64_t slot_bytes() const {
+    return static_cast<int64_t>(sizeof(int32_t) + (by_importance() ? 2 : 1) * sizeof(float));
+  }
   // Bytes of state per packed unit and per dense unit, pages not included.
   int64_t packed_state_bytes() const {
     return static_cast<int64_t>(sizeof(PackedUnit)) + kernels::kPageTokens * slot_bytes();
@@ -169,7 +173,9 @@ class SharedBudgetStore final : public TokenStore {
   }
 
   const CacheShape& shape() const { return context_.shape; }
-  HeadSize& size_of(int64_t layer, int64_t head) { return sizes_[static_cast<size_t>(layer * context_.all_kv_heads() + head)]; }
+  HeadSize& size_of(int64_t layer, int64_t head) {
+    return sizes_[static_cast<size_t>(layer * context_.all_kv_heads() + head)];
+  }
   // Importance of the tail's tokens in one of this process's KV heads.
   const std::vector<float>& importance_of(const Layer& layer, int64_t head) const {
     return layer.tail_importance[static_cast<size_t>(context_.first_kv_head() + head)];
@@ -199,7 +205,8 @@ class SharedBudgetStore final : public TokenStore {
   void share_importance(int64_t n_leaving);
   // Returns the candidates of all KV heads of the model, layer by layer, with their scores as worth. Also sets
   // *importance if it counts.
-  std::vector<Candidates> gather_candidates(int64_t tail_first, int64_t n_leaving, std::vector<std::vector<float>>* importance) const;
+  std::vector<Candidates> gather_candidates(int64_t tail_first, int64_t n_leaving,
+                                            std::vector<std::vector<float>>* importance) const;
   // Contents of a tensor-parallel rank: KV heads of a layer, dense pages, dense units and packed units.
   struct RankSize {
     int64_t heads = 0, pages = 0, dense = 0, packed = 0;
@@ -208,7 +215,7 @@ class SharedBudgetStore final : public TokenStore {
   // This process's tensor-parallel rank.
   int64_t rank() const { return context_.heads == nullptr ? 0 : context_.heads->rank(); }
   RankSize rank_size(int64_t rank, int64_t layer) const;
-  RankSize rank_size(int64_t rank) const;          // Over all layers.
+  RankSize rank_size(int64_t rank) const;  // Over all layers.
   // Returns the most that a rank holds at a moment to come.
   RankSize rank_size_at(int64_t rank, const StageView& view, const Moment& then) const;
   int64_t page_bytes(const RankSize& size) const { return size.heads * (context_.pool->page_bytes() / n_heads()); }

@@ -49,7 +49,8 @@ std::vector<SharedBudgetStore::Candidates> SharedBudgetStore::weigh(int64_t tail
   context_.for_each(shape().n_layers, [&](int64_t layer) {
     const size_t from = static_cast<size_t>(layer) * heads;
     std::vector<float> of_layer;
-    for (size_t h = from; h < from + heads; ++h) of_layer.insert(of_layer.end(), importance[h].begin(), importance[h].end());
+    for (size_t h = from; h < from + heads; ++h)
+      of_layer.insert(of_layer.end(), importance[h].begin(), importance[h].end());
     const std::vector<float> of_importance = ranks_of(of_layer);
     auto score = of_score.begin() + static_cast<std::ptrdiff_t>(first[from]);
     auto important = of_importance.begin();
@@ -76,7 +77,8 @@ float SharedBudgetStore::price_units(std::vector<Candidates>* all) const {
       unit = excess(left.first(kPageTokens), threshold);
       left = left.subspan(kPageTokens);
     }
-    head.worth.erase(head.worth.begin(), head.worth.begin() + static_cast<std::ptrdiff_t>(head.packed.size()) * kPageTokens);
+    head.worth.erase(head.worth.begin(),
+                     head.worth.begin() + static_cast<std::ptrdiff_t>(head.packed.size()) * kPageTokens);
   }
   return threshold;
 }
@@ -85,7 +87,9 @@ float SharedBudgetStore::price_units(std::vector<Candidates>* all) const {
 std::vector<uint32_t> SharedBudgetStore::promotable(const Candidates& head) const {
   std::vector<uint32_t> order(head.worth.size());
   std::iota(order.begin(), order.end(), uint32_t{0});
-  std::erase_if(order, [&](uint32_t i) { return std::find(head.sinks.begin(), head.sinks.end(), static_cast<int32_t>(i)) != head.sinks.end(); });
+  std::erase_if(order, [&](uint32_t i) {
+    return std::find(head.sinks.begin(), head.sinks.end(), static_cast<int32_t>(i)) != head.sinks.end();
+  });
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
     return head.worth[a] != head.worth[b] ? head.worth[a] > head.worth[b] : a < b;
   });
@@ -157,7 +161,8 @@ void SharedBudgetStore::share_budget(int64_t tail_first, int64_t n_leaving) {
   if (all <= budget * heads) {  // Everything fits.
     for (HeadSize& size : sizes_) size.dense += static_cast<int32_t>(added);
     for (Layer& layer : layers_) {
-      for (int64_t h = 0; h < n_heads(); ++h) layer.heads[static_cast<size_t>(h)].units_next = layer.kept.units(h) + added;
+      for (int64_t h = 0; h < n_heads(); ++h)
+        layer.heads[static_cast<size_t>(h)].units_next = layer.kept.units(h) + added;
     }
     return;
   }
@@ -173,12 +178,15 @@ void SharedBudgetStore::share_budget(int64_t tail_first, int64_t n_leaving) {
   std::vector<double> layer_wanted;
   std::vector<int64_t> layer_least, layer_most;
   const std::span<Candidates> by_layer(candidates);
-  const auto of_layer = [&](int64_t layer) { return by_layer.subspan(static_cast<size_t>(layer * heads), static_cast<size_t>(heads)); };
+  const auto of_layer = [&](int64_t layer) {
+    return by_layer.subspan(static_cast<size_t>(layer * heads), static_cast<size_t>(heads));
+  };
   for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
     double sum = 0;
     int64_t most = 0;
     for (const Candidates& head : of_layer(layer)) {
-      const auto n = std::count_if(head.worth.begin(), head.worth.end(), [&](float w) { return w >= threshold && w > kNothing; });
+      const auto n =
+          std::count_if(head.worth.begin(), head.worth.end(), [&](float w) { return w >= threshold && w > kNothing; });
       wanted.push_back(static_cast<double>(n) / kPageTokens);
       sum += wanted.back();
       most += head.units;
@@ -194,7 +202,8 @@ void SharedBudgetStore::share_budget(int64_t tail_first, int64_t n_leaving) {
     const std::vector<int64_t> least(of.size(), least_units(options_.eviction));
     std::vector<int64_t> most;
     for (const Candidates& head : of) most.push_back(head.units);
-    const int64_t total = std::min(pages[static_cast<size_t>(layer)] * heads, std::accumulate(most.begin(), most.end(), int64_t{0}));
+    const int64_t total =
+        std::min(pages[static_cast<size_t>(layer)] * heads, std::accumulate(most.begin(), most.end(), int64_t{0}));
     const std::vector<int64_t> units =
         apportion(std::span(wanted).subspan(static_cast<size_t>(layer * heads), of.size()), least, most, total);
     for (size_t h = 0; h < of.size(); ++h) of[h].units = units[h];
@@ -231,11 +240,12 @@ void SharedBudgetStore::settle(std::vector<Candidates>* all, int64_t tail_first)
 // Fills the head's next units with its best candidates that are not packed: sinks first, then by worth; of equals, the
 // later.
 SharedBudgetStore::Changes SharedBudgetStore::choose(Head* head, std::span<const Token> tokens,
-                                                  const std::vector<float>& importance) const {
+                                                     const std::vector<float>& importance) const {
   const size_t held = head->positions.size(), room = static_cast<size_t>(head->units_next * kPageTokens);
   for (const Token& token : tokens) head->positions.push_back(token.position);
   const auto join = [&](std::vector<float>* kept, const std::vector<float>& tail) {
-    if (!tail.empty()) kept->insert(kept->end(), tail.begin(), tail.begin() + static_cast<std::ptrdiff_t>(tokens.size()));
+    if (!tail.empty())
+      kept->insert(kept->end(), tail.begin(), tail.begin() + static_cast<std::ptrdiff_t>(tokens.size()));
   };
   join(&head->kept.score, head->tail);
   join(&head->kept.importance, importance);
@@ -247,9 +257,11 @@ SharedBudgetStore::Changes SharedBudgetStore::choose(Head* head, std::span<const
   }
   if (room < order.size()) {
     const auto better = [&](size_t a, size_t b) {
-      const bool sink_a = head->positions[a] < options_.eviction.sinks, sink_b = head->positions[b] < options_.eviction.sinks;
+      const bool sink_a = head->positions[a] < options_.eviction.sinks,
+                 sink_b = head->positions[b] < options_.eviction.sinks;
       if (sink_a != sink_b) return sink_a;
-      return head->worth[a] != head->worth[b] ? head->worth[a] > head->worth[b] : head->positions[a] > head->positions[b];
+      return head->worth[a] != head->worth[b] ? head->worth[a] > head->worth[b]
+                                              : head->positions[a] > head->positions[b];
     };
     const auto end = order.begin() + static_cast<std::ptrdiff_t>(room);
     std::nth_element(order.begin(), end, order.end(), better);

@@ -14,7 +14,8 @@ void SharedBudgetStore::share_importance(int64_t n_leaving) {
   if (context_.ranks() == 1) return;
   std::vector<float> own;
   for (const Layer& layer : layers_) {
-    for (const std::vector<float>& of : layer.tail_importance) own.insert(own.end(), of.begin(), of.begin() + n_leaving);
+    for (const std::vector<float>& of : layer.tail_importance)
+      own.insert(own.end(), of.begin(), of.begin() + n_leaving);
   }
   const std::vector<std::vector<float>> told = context_.gather(std::move(own));
   size_t at = 0;
@@ -29,8 +30,8 @@ void SharedBudgetStore::share_importance(int64_t n_leaving) {
   }
 }
 
-std::vector<SharedBudgetStore::Candidates> SharedBudgetStore::gather_candidates(int64_t tail_first, int64_t n_leaving,
-                                                                           std::vector<std::vector<float>>* importance) const {
+std::vector<SharedBudgetStore::Candidates> SharedBudgetStore::gather_candidates(
+    int64_t tail_first, int64_t n_leaving, std::vector<std::vector<float>>* importance) const {
   // For each KV head its scores, then its importance. Each list begins with the tokens of packed units.
   std::vector<float> own;
   std::vector<int32_t> own_sinks;
@@ -41,7 +42,7 @@ std::vector<SharedBudgetStore::Candidates> SharedBudgetStore::gather_candidates(
   for (const Layer& layer : layers_) {
     for (int64_t h = 0; h < n_heads(); ++h) {
       const Head& head = layer.heads[static_cast<size_t>(h)];
-      const auto join = [&](std::vector<float> Scored::* of, const std::vector<float>& tail) {
+      const auto join = [&](std::vector<float> Scored::*of, const std::vector<float>& tail) {
         for (const PackedUnit& unit : head.packed) append(unit.tokens.*of, kPageTokens);
         append(head.kept.*of, head.positions.size());
         append(tail, static_cast<size_t>(n_leaving));
@@ -145,7 +146,8 @@ SharedBudgetStore::RankSize SharedBudgetStore::rank_size_at(int64_t rank, const 
 }
 
 int64_t SharedBudgetStore::tail_bytes(const RankSize& size, const StageView& view, const Moment& then) const {
-  const int64_t scored = scored_tail(scorer_, view, then, scored_), importance = by_importance() ? context_.all_kv_heads() : 0;
+  const int64_t scored = scored_tail(scorer_, view, then, scored_),
+                importance = by_importance() ? context_.all_kv_heads() : 0;
   int64_t values = shape().n_layers * scored * (size.heads + importance);
   if (then.probes(n_probes()) > 0) {
     values += (size.dense + size.packed) * kPageTokens + shape().n_layers * size.heads * (then.tokens - then.left);
@@ -187,8 +189,8 @@ StoreBytes SharedBudgetStore::bytes_at(const StageView& view, const Moment& then
     for (int64_t layer = 0; layer < shape().n_layers; ++layer) of_layer = std::max(of_layer, rank_size(r, layer).dense);
     of_layer += (before.left - view.tail_first) / kPageTokens * held.heads;
     const int64_t workers = std::min(shape().n_layers, context_.workers());
-    const int64_t units = std::min(packed_since(rank_size_at(r, view, before)),
-                                   shape().n_layers * (held.heads - 1) + workers * of_layer);
+    const int64_t units =
+        std::min(packed_since(rank_size_at(r, view, before)), shape().n_layers * (held.heads - 1) + workers * of_layer);
     most.prepared = std::max(most.prepared, units * packed_page_bytes() + shared);
     take = std::max(take, then.taken / kPageTokens * page_bytes(held));
   }

@@ -70,8 +70,9 @@ int64_t scored_tail(const TokenScorer& scorer, const StageView& view, const Mome
 SlotStoreFactory::SlotStoreFactory(const EvictionOptions& options, TokenScorer scorer)
     : options_(options), scorer_(std::move(scorer)) {
   if (!options.packed || options.exact_prefill) return;
-  throw CacheError("kv_cache.kept: expected \"dense\" with heads of equal size and prefill \"streaming\", because only "
-                   "the prune at the prompt's end quantizes");
+  throw CacheError(
+      "kv_cache.kept: expected \"dense\" with heads of equal size and prefill \"streaming\", because only "
+      "the prune at the prompt's end quantizes");
 }
 
 SlotStoreFactory::~SlotStoreFactory() = default;
@@ -201,7 +202,8 @@ void SlotStore::take(const StageView& view, int64_t layer, EvictedTokens* leavin
   for (int64_t h = 0; h < shape().n_kv_heads; ++h) {
     for (const uint32_t place : changed[static_cast<size_t>(h)]) {
       state.kept.own(place);
-      moves.push_back({tail.place(state.heads[static_cast<size_t>(h)].positions[place], h), state.kept.place(place, h)});
+      moves.push_back(
+          {tail.place(state.heads[static_cast<size_t>(h)].positions[place], h), state.kept.place(place, h)});
     }
   }
   context_.pool->backend()->move(shape().type, shape().head_dim, moves);
@@ -252,7 +254,8 @@ void SlotStore::score_attention(Head* head, int64_t n_tail) const {
   // Sort by position: evictions leave the places in any order.
   std::vector<size_t> order(kept + tail);
   std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.begin() + kept_, [&](size_t a, size_t b) { return head->positions[a] < head->positions[b]; });
+  std::sort(order.begin(), order.begin() + kept_,
+            [&](size_t a, size_t b) { return head->positions[a] < head->positions[b]; });
   const auto score = [&](size_t i) -> float& { return i < kept ? head->scores[i] : head->tail_scores[i - kept]; };
   std::vector<float> previous, mass;
   for (const size_t i : order) {
@@ -301,7 +304,8 @@ void SlotStore::pack(Layer* layer, const DenseLayer& tail) const {
 std::vector<uint32_t> SlotStore::place(Head* head, int64_t first, std::span<const Token> tokens, int64_t filled) const {
   // The heap's order: the least valuable on top; of equals, the older.
   const auto later = [head](uint32_t a, uint32_t b) {
-    return head->scores[a] != head->scores[b] ? head->scores[a] > head->scores[b] : head->positions[a] > head->positions[b];
+    return head->scores[a] != head->scores[b] ? head->scores[a] > head->scores[b]
+                                              : head->positions[a] > head->positions[b];
   };
   if (!scores_contents()) std::make_heap(head->heap.begin(), head->heap.end(), later);
   const auto room = static_cast<size_t>(kept_ + filled);
@@ -373,7 +377,8 @@ void SlotStore::load(const StageView& view, StateReader* in) {
   in->expect(packed_ >= 0 && packed_ <= slots_ && packed_ % kPageTokens == 0 && (packed_ == 0 || options_.packed),
              "a count of packed tokens");
   in->expect(kept_ >= 0 && kept_ <= slots_ - packed_, "a count of slots");
-  in->expect(scores_contents() ? scored_ >= view.tail_first && scored_ <= view.tokens : scored_ == 0, "a count of scores");
+  in->expect(scores_contents() ? scored_ >= view.tail_first && scored_ <= view.tokens : scored_ == 0,
+             "a count of scores");
   for (Layer& layer : layers_) {
     for (int64_t i = 0; i < packed_ / kPageTokens; ++i) {
       layer.packed.push_back(std::make_shared<QuantizedPage>(context_.pool, nullptr, in));
@@ -393,7 +398,8 @@ void SlotStore::load_head(const StageView& view, StateReader* in, Head* head) co
   head->tail_scores = in->values<float>();
   head->mass = in->values<float>();
   const auto kept = static_cast<size_t>(kept_), tail = static_cast<size_t>(view.tokens - view.tail_first);
-  in->expect(head->packed.size() == static_cast<size_t>(packed_) && std::all_of(head->packed.begin(), head->packed.end(), left),
+  in->expect(head->packed.size() == static_cast<size_t>(packed_) &&
+                 std::all_of(head->packed.begin(), head->packed.end(), left),
              "the positions of packed tokens");
   in->expect(head->positions.size() == kept && std::all_of(head->positions.begin(), head->positions.end(), left),
              "the positions of kept tokens");
@@ -403,7 +409,8 @@ void SlotStore::load_head(const StageView& view, StateReader* in, Head* head) co
              "a heap of slots");
   const int64_t scored = scores_contents() ? scored_ - view.tail_first : 0;
   in->expect(!scores_contents() || static_cast<int64_t>(head->tail_scores.size()) == scored, "scores of the tail");
-  in->expect(head->tail_scores.size() <= tail && (head->mass.empty() || (head->mass.size() >= kept && head->mass.size() <= kept + tail)),
+  in->expect(head->tail_scores.size() <= tail &&
+                 (head->mass.empty() || (head->mass.size() >= kept && head->mass.size() <= kept + tail)),
              "scores and mass of the tail");
 }
 

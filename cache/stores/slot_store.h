@@ -119,16 +119,19 @@ class SlotStore final : public TokenStore {
   // Empty slots of a KV head that the next boundary fills.
   int64_t fills_at(const StageView& view) const;
   // Chooses the `packed` most valuable of the evicted `tokens` for the packed pages, and returns the others.
-  std::vector<EvictedTokens::Token> choose(Head* head, std::span<const EvictedTokens::Token> tokens, int64_t packed) const;
+  std::vector<EvictedTokens::Token> choose(Head* head, std::span<const EvictedTokens::Token> tokens,
+                                           int64_t packed) const;
   void pack(Layer* layer, const DenseLayer& tail) const;
   // Gives slots to some of the tokens; `filled` slots are new. The scores of the tail begin with token `first`. Returns
   // the places that have a new token.
-  std::vector<uint32_t> place(Head* head, int64_t first, std::span<const EvictedTokens::Token> tokens, int64_t filled) const;
+  std::vector<uint32_t> place(Head* head, int64_t first, std::span<const EvictedTokens::Token> tokens,
+                              int64_t filled) const;
   // Returns the tokens that are lost: those of `tokens` that have no slot, and those that lost theirs. `before` has the
   // positions of all places before the boundary.
   std::vector<EvictedTokens::Token> lost(const Layer& layer, int64_t head, std::span<const EvictedTokens::Token> tokens,
                                          const std::vector<int32_t>& before, EvictedTokens* leaving) const;
-  // Replaces the mass of tokens by its mean over all KV heads of the layer, those of other tensor-parallel ranks included.
+  // Replaces the mass of tokens by its mean over all KV heads of the layer, those of other tensor-parallel ranks
+  // included.
   void pool_attention(const StageView& view);
   // Turns the mass of tokens into scores.
   void score_attention(Head* head, int64_t n_tail) const;

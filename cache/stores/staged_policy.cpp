@@ -37,7 +37,9 @@ int64_t StagedPolicy::max_bytes(int64_t prompt_tokens, int64_t n_tokens) const {
   return StagedBytes(context_, empty, empty_stores_).peak(n_tokens);
 }
 
-std::unique_ptr<SequenceCache> StagedPolicy::new_sequence(int64_t prompt_tokens) const { return make_sequence(prompt_tokens); }
+std::unique_ptr<SequenceCache> StagedPolicy::new_sequence(int64_t prompt_tokens) const {
+  return make_sequence(prompt_tokens);
+}
 
 bool StagedPolicy::exchanges() const {
   return std::any_of(stores_.begin(), stores_.end(), [](const auto& store) { return store->exchanges(); });

@@ -31,7 +31,9 @@ class StagedPolicy final : public KvCachePolicy {
  private:
   std::unique_ptr<StagedSequence> make_sequence(int64_t prompt_tokens) const;
   std::vector<std::unique_ptr<TokenStore>> make_stores(const PolicyContext& context) const;
-  Boundaries boundaries_of(int64_t prompt_tokens) const { return {boundaries_.window, boundaries_.stride, prompt_tokens}; }
+  Boundaries boundaries_of(int64_t prompt_tokens) const {
+    return {boundaries_.window, boundaries_.stride, prompt_tokens};
+  }
 
   std::string name_;
   PolicyContext context_;

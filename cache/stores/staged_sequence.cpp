@@ -96,7 +96,8 @@ void StagedSequence::compact() {
 }
 
 bool StagedSequence::wants_check() const {
-  return std::any_of(stores_.begin(), stores_.end(), [&](const auto& store) { return store->wants_check(stage_view()); });
+  return std::any_of(stores_.begin(), stores_.end(),
+                     [&](const auto& store) { return store->wants_check(stage_view()); });
 }
 
 void StagedSequence::follow(const LogitCheck& check) {
@@ -164,8 +165,9 @@ std::vector<int64_t> StagedSequence::positions(int64_t layer, int64_t head) cons
 
 std::unique_ptr<SequenceCache> StagedSequence::resume(int64_t prompt_tokens) const {
   if (prompt_tokens <= tokens_ || committed_ != tokens_) {
-    throw CacheError("resume: expected all " + std::to_string(tokens_) + " tokens to be committed, and a longer prompt; found " +
-                     std::to_string(committed_) + " committed tokens and a prompt of " + std::to_string(prompt_tokens));
+    throw CacheError("resume: expected all " + std::to_string(tokens_) +
+                     " tokens to be committed, and a longer prompt; found " + std::to_string(committed_) +
+                     " committed tokens and a prompt of " + std::to_string(prompt_tokens));
   }
   Boundaries boundaries = boundaries_;
   boundaries.prompt_tokens = prompt_tokens;

@@ -19,7 +19,8 @@ namespace smartkv {
 // The view has the stores' segments first, in the order of the chain, then the tail. Forks share pages.
 class StagedSequence final : public SequenceCache {
  public:
-  StagedSequence(const PolicyContext& context, const Boundaries& boundaries, std::vector<std::unique_ptr<TokenStore>> stores);
+  StagedSequence(const PolicyContext& context, const Boundaries& boundaries,
+                 std::vector<std::unique_ptr<TokenStore>> stores);
 
   int64_t tokens() const override { return tokens_; }
   int64_t committed() const override { return committed_; }

@@ -56,14 +56,17 @@ std::string_view name_of(const TokenScorer& scorer) {
 }
 
 bool comparable(const TokenScorer& scorer) {
-  if (const auto* const contents = std::get_if<std::shared_ptr<const ContentScorer>>(&scorer)) return (*contents)->comparable();
+  if (const auto* const contents = std::get_if<std::shared_ptr<const ContentScorer>>(&scorer))
+    return (*contents)->comparable();
   if (const auto* const pages = std::get_if<std::shared_ptr<const PageScorer>>(&scorer)) return (*pages)->comparable();
   return true;
 }
 
 bool knows_importance(const TokenScorer& scorer) {
-  if (const auto* const contents = std::get_if<std::shared_ptr<const ContentScorer>>(&scorer)) return (*contents)->knows_importance();
-  if (const auto* const pages = std::get_if<std::shared_ptr<const PageScorer>>(&scorer)) return (*pages)->knows_importance();
+  if (const auto* const contents = std::get_if<std::shared_ptr<const ContentScorer>>(&scorer))
+    return (*contents)->knows_importance();
+  if (const auto* const pages = std::get_if<std::shared_ptr<const PageScorer>>(&scorer))
+    return (*pages)->knows_importance();
   return false;
 }
 
@@ -82,8 +85,8 @@ bool pools_heads(const TokenScorer& scorer) {
   return attention != nullptr && attention->pools_heads();
 }
 
-void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,
-                int64_t end, bool importance,
+void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail,
+                int64_t* scored, int64_t end, bool importance,
                 const std::function<void(int64_t layer, const TokenScores& scores)>& take) {
   constexpr int64_t kRun = 512;  // Tokens. Bounds what the CPU copies at once: a layer's keys.
   const int64_t n_layers = context.shape.n_layers;
@@ -104,7 +107,8 @@ void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::sp
   };
   for (Run& run : runs) {
     if (of_pages != nullptr) (*of_pages)->finish(run.first, run.n, run.scores);
-    for (int64_t layer = 0; layer < n_layers; ++layer) take(layer, {run.n, of_layer(run.scores, layer), of_layer(run.importance, layer)});
+    for (int64_t layer = 0; layer < n_layers; ++layer)
+      take(layer, {run.n, of_layer(run.scores, layer), of_layer(run.importance, layer)});
     *scored += run.n;
   }
 }

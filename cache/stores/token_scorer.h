@@ -32,7 +32,8 @@ class ContentScorer {
   // Writes the scores of tokens: f32 [n_kv_heads, n]. A score is final and does not depend on how tokens are divided
   // into calls. If `importance` is not null, also writes this tensor-parallel rank's part of it: f32
   // [context.all_kv_heads(), n]. The sum over all ranks is the importance. It is not on the scale of the scores.
-  virtual void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const = 0;
+  virtual void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores,
+                     float* importance) const = 0;
 };
 
 // Has the backend compute scores from the contents of pages.
@@ -83,7 +84,9 @@ struct TokenScores {
   int64_t n = 0;
   std::span<const float> scores, importance;
 
-  std::span<const float> of_head(int64_t head) const { return scores.subspan(static_cast<size_t>(head * n), static_cast<size_t>(n)); }
+  std::span<const float> of_head(int64_t head) const {
+    return scores.subspan(static_cast<size_t>(head * n), static_cast<size_t>(n));
+  }
   std::span<const float> importance_of(int64_t head) const {  // `head` counts the model's KV heads
     return importance.subspan(static_cast<size_t>(head * n), static_cast<size_t>(n));
   }
@@ -96,8 +99,8 @@ struct TokenScores {
 //  - take: receives the scores on the calling thread, in runs of consecutive tokens, each run layer by layer. Meanwhile
 //    *scored is the position of the run's first token; it is `end` on return.
 // Not thread-safe, because a scorer may use the thread pool.
-void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, int64_t* scored,
-                int64_t end, bool importance,
+void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail,
+                int64_t* scored, int64_t end, bool importance,
                 const std::function<void(int64_t layer, const TokenScores& scores)>& take);
 
 }  // namespace smartkv

@@ -15,8 +15,8 @@
 #include "cache/dense_layer.h"
 #include "cache/policy.h"
 #include "cache/sequence_cache.h"
-#include "cache/stores/evicted_tokens.h"
 #include "cache/state_io.h"
+#include "cache/stores/evicted_tokens.h"
 
 namespace smartkv {
 
@@ -27,7 +27,7 @@ struct StageView {
   int64_t tokens = 0;                // tokens of the sequence
   int64_t next_boundary = 0;         // first boundary that is not committed yet; at least `tokens`
   const Boundaries& boundaries;
-  bool may_share = false;            // whether pages may be shared with other sequences
+  bool may_share = false;  // whether pages may be shared with other sequences
 
   // Tokens before this position leave the tail at next_boundary.
   int64_t leaving() const { return boundaries.leaving(next_boundary); }
@@ -103,7 +103,10 @@ class TokenStore {
 
   // Logit checks, as in SequenceCache. judge() returns false if the store does not use them. The next store is then
   // asked.
-  virtual bool wants_check(const StageView& view) const { (void)view; return false; }
+  virtual bool wants_check(const StageView& view) const {
+    (void)view;
+    return false;
+  }
   virtual void follow(const LogitCheck& check) { (void)check; }
   virtual bool judge(std::span<const float> exact, std::span<const float> own, LogitCheck* check) {
     (void)exact, (void)own, (void)check;

@@ -45,7 +45,8 @@ void ProbeQueries::load(const CacheShape& shape, StateReader* in) {
   in->expect(static_cast<int64_t>(seen_.size()) == probes &&
                  std::all_of(seen_.begin(), seen_.end(), [](int64_t seen) { return seen >= 0 && seen <= kSeen; }),
              "a token count for each probe query");
-  in->expect(probes == 0 ? values == 0 : values % (probes * width) == 0 && values <= probes * width * kMostGroup, "queries");
+  in->expect(probes == 0 ? values == 0 : values % (probes * width) == 0 && values <= probes * width * kMostGroup,
+             "queries");
   in->expect(static_cast<int64_t>(mass_.size()) == probes * shape.n_kv_heads * kSeen, "a mass for each probe query");
 }
 
@@ -90,7 +91,8 @@ std::vector<SampledQueries> ProbeQueries::sampled(const PolicyContext& context, 
   context.pool->backend()->multiply_keys(shape.type, dim, jobs);
   context.pool->backend()->finish();
   for (int64_t head = 0; head < heads; ++head) {
-    queries[static_cast<size_t>(head)] = sampled(context, products.data() + head * probes * group * kSeen, head, shifts);
+    queries[static_cast<size_t>(head)] =
+        sampled(context, products.data() + head * probes * group * kSeen, head, shifts);
   }
   return queries;
 }

@@ -50,7 +50,7 @@ class ProbeQueries {
 
   std::vector<int64_t> positions_;
   std::vector<int64_t> seen_;  // By probe: tokens for which mass_ is known.
-  std::vector<float> q_;  // [probes, n_kv_heads, min(group, kMostGroup), head_dim]
+  std::vector<float> q_;       // [probes, n_kv_heads, min(group, kMostGroup), head_dim]
   // [probes, n_kv_heads, kSeen]: mass of the last tokens up to and including the probe's own, which is the last. Zeros
   // come first if there are fewer.
   std::vector<float> mass_;

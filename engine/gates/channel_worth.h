@@ -13,6 +13,7 @@ namespace smartkv {
 // Reads a file. `identity` is the model's, by model_identity(). Throws CacheError if the file cannot be read, is for
 // another model, or lacks a number. The message names the file and the member, and says what was expected and what was
 // found.
-std::shared_ptr<const ChannelWorth> load_channel_worth(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity);
+std::shared_ptr<const ChannelWorth> load_channel_worth(const std::filesystem::path& file, const ModelConfig& model,
+                                                       const std::string& identity);
 
 }  // namespace smartkv

@@ -93,10 +93,12 @@ std::shared_ptr<const Gate> build(const SafetensorsFile& file, const ModelConfig
 // Opens a gate file, checks that it is for the model, and returns use(opened file, model). Throws CacheError naming the
 // file.
 template <typename Use>
-auto with_file(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity, const Use& use) {
+auto with_file(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity,
+               const Use& use) {
   try {
     const SafetensorsFile opened = SafetensorsFile::open(file);
-    if (const auto difference = mismatch(opened.metadata(), model, identity)) throw CacheError(*difference + kHowToTrain);
+    if (const auto difference = mismatch(opened.metadata(), model, identity))
+      throw CacheError(*difference + kHowToTrain);
     return use(opened, model);
   } catch (const ModelError& error) {
     throw CacheError("gate file " + file.string() + ": " + error.what());
@@ -124,16 +126,19 @@ std::vector<std::string> shipped_gate_names(const ModelConfig& model, const std:
   std::vector<std::string> names;
   for (const ShippedGate& shipped : shipped_gates()) {
     const SafetensorsFile file = SafetensorsFile::parse(shipped.bytes, std::string(shipped.file));
-    if (!mismatch(file.metadata(), model, identity)) names.push_back(std::filesystem::path(shipped.file).parent_path().string());
+    if (!mismatch(file.metadata(), model, identity))
+      names.push_back(std::filesystem::path(shipped.file).parent_path().string());
   }
   return names;
 }
 
-std::shared_ptr<const Gate> load_gate(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity) {
+std::shared_ptr<const Gate> load_gate(const std::filesystem::path& file, const ModelConfig& model,
+                                      const std::string& identity) {
   return with_file(file, model, identity, build);
 }
 
-std::vector<GateLayer> read_gate_layers(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity) {
+std::vector<GateLayer> read_gate_layers(const std::filesystem::path& file, const ModelConfig& model,
+                                        const std::string& identity) {
   return with_file(file, model, identity, read_layers);
 }
 
@@ -158,7 +163,8 @@ void write_gate(const std::filesystem::path& file, const ModelConfig& model, con
       tensors.push_back({tensor_name(index, i, "bias"), {out}, layers[layer].bias[i]});
     }
     if (!layers[layer].importance.empty()) {
-      tensors.push_back({importance_name(static_cast<int64_t>(layer)), importance_shape(model), layers[layer].importance});
+      tensors.push_back(
+          {importance_name(static_cast<int64_t>(layer)), importance_shape(model), layers[layer].importance});
     }
   }
   std::map<std::string, std::string> metadata = notes;

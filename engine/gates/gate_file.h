@@ -17,7 +17,8 @@ namespace smartkv {
 
 // Reads the gates of a model. Throws CacheError if the file cannot be read, is not a regular file, or is for another
 // model. In the last case the message says how to get gates for this model.
-std::shared_ptr<const Gate> load_gate(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity);
+std::shared_ptr<const Gate> load_gate(const std::filesystem::path& file, const ModelConfig& model,
+                                      const std::string& identity);
 
 // Returns the gates that ship for the model. Throws CacheError if none do.
 std::shared_ptr<const Gate> load_shipped_gate(const ModelConfig& model, const std::string& identity);
@@ -26,7 +27,8 @@ std::shared_ptr<const Gate> load_shipped_gate(const ModelConfig& model, const st
 std::vector<std::string> shipped_gate_names(const ModelConfig& model, const std::string& identity);
 
 // Returns the layers of a file that write_gate() wrote. Throws what load_gate() throws.
-std::vector<GateLayer> read_gate_layers(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity);
+std::vector<GateLayer> read_gate_layers(const std::filesystem::path& file, const ModelConfig& model,
+                                        const std::string& identity);
 
 // Returns a file's metadata except those about the model: the training text, the command, the results of the training.
 // Puts `prefix` before each name. Throws ModelError if the file cannot be read.

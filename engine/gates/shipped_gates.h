@@ -9,7 +9,7 @@
 namespace smartkv {
 
 struct ShippedGate {
-  std::string_view file;  // path below assets/, such as "smollm2-135m-instruct/gates.safetensors"
+  std::string_view file;             // path below assets/, such as "smollm2-135m-instruct/gates.safetensors"
   std::span<const std::byte> bytes;  // of the file; valid as long as the program runs
 };
 

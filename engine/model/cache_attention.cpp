@@ -10,15 +10,16 @@
 
 namespace smartkv {
 
-CacheAttention::CacheAttention(const Weights& weights, const ModelConfig& config, kernels::KvType type, ThreadPool& pool,
-                               std::shared_ptr<kernels::KvBackend> backend)
+CacheAttention::CacheAttention(const Weights& weights, const ModelConfig& config, kernels::KvType type,
+                               ThreadPool& pool, std::shared_ptr<kernels::KvBackend> backend)
     : config_(config),
-      shape_{config.n_heads, config.n_kv_heads, config.head_dim, 1.0f / std::sqrt(static_cast<float>(config.head_dim)), type},
+      shape_{config.n_heads, config.n_kv_heads, config.head_dim, 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
+             type},
       norms_(static_cast<size_t>(config.n_layers)),
       rope_(config.rope, config.head_dim, config.context_length),
-      query_scale_(config.attention_multiplier > 0
-                       ? static_cast<float>(config.attention_multiplier * std::sqrt(static_cast<double>(config.head_dim)))
-                       : 1.0f),
+      query_scale_(config.attention_multiplier > 0 ? static_cast<float>(config.attention_multiplier *
+                                                                        std::sqrt(static_cast<double>(config.head_dim)))
+                                                   : 1.0f),
       pool_(pool),
       backend_(backend != nullptr ? std::move(backend) : kernels::make_cpu_kv_backend(&pool)) {
   try {
@@ -35,7 +36,8 @@ CacheAttention::CacheAttention(const Weights& weights, const ModelConfig& config
   for (int64_t i = 0; i < config.n_layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".self_attn.";
     HeadNorms& norms = norms_[static_cast<size_t>(i)];
-    const std::vector<float> of_q = weights.read(layer + "q_norm.weight", q), of_k = weights.read(layer + "k_norm.weight", k);
+    const std::vector<float> of_q = weights.read(layer + "q_norm.weight", q),
+                             of_k = weights.read(layer + "k_norm.weight", k);
     norms.q.set(of_q.data(), of_q.size() * sizeof(float));
     norms.k.set(of_k.data(), of_k.size() * sizeof(float));
     norm_bytes_ += static_cast<int64_t>((of_q.size() + of_k.size()) * sizeof(float));
@@ -188,8 +190,8 @@ void CacheAttention::fetch_queries() {
   for (kernels::AttentionMassTask& task : mass_tasks_) {
     const float* const from = std::exchange(task.q, to);
     for (int64_t i = 0; i < task.n; ++i, to += q_width()) {
-      backend_->download(reinterpret_cast<const std::byte*>(from + i * task.q_stride), static_cast<size_t>(q_width()) * sizeof(float),
-                         to);
+      backend_->download(reinterpret_cast<const std::byte*>(from + i * task.q_stride),
+                         static_cast<size_t>(q_width()) * sizeof(float), to);
     }
     task.q_stride = q_width();
   }
@@ -207,8 +209,8 @@ void CacheAttention::take_probes(int64_t layer, const float* qkv) {
     view.clear();
     guard(i, [&](SequenceCache& cache) { cache.view(layer, probes.end - begin, &view); });
     if (failed(i)) continue;
-    mass_tasks_.push_back({qkv + (first_row + probes.first - begin) * qkv_width(), qkv_width(), probes.end - probes.first,
-                           view, nullptr});
+    mass_tasks_.push_back({qkv + (first_row + probes.first - begin) * qkv_width(), qkv_width(),
+                           probes.end - probes.first, view, nullptr});
   }
 }
 

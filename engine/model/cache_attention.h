@@ -87,7 +87,7 @@ class CacheAttention {
 
   const ModelConfig& config_;
   kernels::AttentionShape shape_;  // `window` is set for each layer in turn.
-  std::vector<HeadNorms> norms_;  // [n_layers]
+  std::vector<HeadNorms> norms_;   // [n_layers]
   int64_t norm_bytes_ = 0;
   Rope rope_;
   // Factor of the queries for models with an attention_multiplier; attention itself divides by sqrt(head_dim).
@@ -104,10 +104,10 @@ class CacheAttention {
   std::vector<std::exception_ptr> failures_;        // One per input; null if it has not failed.
   std::vector<std::exception_ptr> write_failures_;  // The same for the parallel writes of one layer.
   std::mutex write_failures_mutex_;
-  AlignedBuffer angles_;  // cos, then sin: f32 [rows, 2, head_dim / 2]
-  kernels::RowMemory row_angles_;  // A copy of angles_ on the device, if the rows are on a device.
+  AlignedBuffer angles_;                                // cos, then sin: f32 [rows, 2, head_dim / 2]
+  kernels::RowMemory row_angles_;                       // A copy of angles_ on the device, if the rows are on a device.
   std::vector<std::vector<kernels::KvSegment>> views_;  // One view per input.
-  std::vector<kernels::KvSegment> ahead_;  // Segments of all inputs in the next layer, for prefetching.
+  std::vector<kernels::KvSegment> ahead_;               // Segments of all inputs in the next layer, for prefetching.
   std::vector<kernels::AttentionTask> tasks_;
   std::vector<kernels::AttentionMassTask> mass_tasks_;
   AlignedBuffer mass_;     // Attention mass of all probes, f32.

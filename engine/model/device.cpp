@@ -30,8 +30,9 @@ int device_of(const std::string& name) {
   const int device = parse(name);
 #ifndef SMARTKV_CUDA
   if (device != kCpu) {
-    throw ModelError("device: expected cpu, found \"" + name +
-                     "\": this program was built without CUDA; configure it with -DSMARTKV_CUDA=ON (docs/internals/cuda.md)");
+    throw ModelError(
+        "device: expected cpu, found \"" + name +
+        "\": this program was built without CUDA; configure it with -DSMARTKV_CUDA=ON (docs/internals/cuda.md)");
   }
 #endif
   return device;

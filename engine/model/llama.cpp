@@ -66,7 +66,9 @@ class Llama final : public Model {
   }
 
   const ModelConfig& config() const override { return config_; }
-  void rope_angles(int64_t position, float* cos, float* sin) const override { attention_.rope().angles(position, cos, sin); }
+  void rope_angles(int64_t position, float* cos, float* sin) const override {
+    attention_.rope().angles(position, cos, sin);
+  }
   int64_t weight_bytes() const override { return backend_->weight_bytes() + attention_.weight_bytes(); }
   bool batch_invariant() const override {
     return backend_->batch_invariant() && attention_.backend()->batch_invariant();
@@ -111,7 +113,8 @@ class Llama final : public Model {
     const float* wanted = row;  // The host wants the rows from here up to `row`.
     const auto fetch = [&] {
       if (logits != nullptr && wanted != row) {
-        device.download(reinterpret_cast<const std::byte*>(wanted), static_cast<size_t>(row - wanted) * sizeof(float), logits);
+        device.download(reinterpret_cast<const std::byte*>(wanted), static_cast<size_t>(row - wanted) * sizeof(float),
+                        logits);
         logits += row - wanted;
       }
     };
@@ -144,7 +147,8 @@ class Llama final : public Model {
 }  // namespace
 
 std::unique_ptr<Model> load_llama(const Weights& weights, const ModelOptions& options, ThreadPool& pool,
-                                  const std::function<void(double)>& progress, std::shared_ptr<kernels::KvBackend> kv_backend) {
+                                  const std::function<void(double)>& progress,
+                                  std::shared_ptr<kernels::KvBackend> kv_backend) {
   const LlamaStorage storage = llama_storage(options, weights);  // checks the options
   if (kv_backend == nullptr) kv_backend = device_kv_backend(options.device, pool);
   const bool graphs = options.on_gpu() && options.cuda_graphs != CudaGraphs::kOff;

@@ -34,9 +34,10 @@ int64_t layer_float_bytes(const Weights& weights, const ModelConfig& c, int64_t 
 int64_t layer_bytes(const Weights& weights, const ModelConfig& c, LlamaStorage storage, int64_t layer) {
   const int64_t q = c.n_heads * c.head_dim, hidden = c.hidden_size, inter = c.intermediate_size;
   const std::string attention = layer_name(layer) + "self_attn.", mlp = layer_name(layer) + "mlp.";
-  int64_t matrices = matrix_bytes(weights, storage, hidden, q, {attention + "o_proj.weight"}) +
-                     matrix_bytes(weights, storage, 2 * inter, hidden, {mlp + "gate_proj.weight", mlp + "up_proj.weight"}) +
-                     matrix_bytes(weights, storage, hidden, inter, {mlp + "down_proj.weight"});
+  int64_t matrices =
+      matrix_bytes(weights, storage, hidden, q, {attention + "o_proj.weight"}) +
+      matrix_bytes(weights, storage, 2 * inter, hidden, {mlp + "gate_proj.weight", mlp + "up_proj.weight"}) +
+      matrix_bytes(weights, storage, hidden, inter, {mlp + "down_proj.weight"});
   for (const Stacked& part : stack_qkv(weights, storage, attention)) {
     matrices += matrix_bytes(weights, storage, part.all_rows, hidden, part.tensors);
   }

@@ -29,11 +29,13 @@ class Packer {
   Packer(const Weights& weights, ThreadPool& pool, const std::function<void(double)>& progress)
       : weights_(weights), pool_(pool), progress_(progress) {
     const ModelConfig& c = weights.config();
-    total_ = c.n_layers * (c.hidden_size * c.head_dim * 2 * (c.n_heads + c.n_kv_heads) + 3 * c.hidden_size * c.intermediate_size) +
+    total_ = c.n_layers * (c.hidden_size * c.head_dim * 2 * (c.n_heads + c.n_kv_heads) +
+                           3 * c.hidden_size * c.intermediate_size) +
              c.vocab_size * c.hidden_size * (c.tie_word_embeddings ? 1 : 2);
   }
 
-  kernels::PackedMatrix pack(LlamaStorage storage, int64_t out_features, int64_t in_features, const std::vector<Source>& sources) {
+  kernels::PackedMatrix pack(LlamaStorage storage, int64_t out_features, int64_t in_features,
+                             const std::vector<Source>& sources) {
     kernels::PackedMatrix matrix;
     std::vector<std::string> names;
     for (const Source& source : sources) names.push_back(source.name);
@@ -75,15 +77,16 @@ class Packer {
     }
   }
 
-  void expand_lanes(kernels::PackedMatrix& matrix, int64_t group, const std::string& name, int64_t first, int64_t count) {
+  void expand_lanes(kernels::PackedMatrix& matrix, int64_t group, const std::string& name, int64_t first,
+                    int64_t count) {
     thread_local std::vector<float> rows;
     rows.assign(static_cast<size_t>(kLanes * matrix.in_features), 0.0f);
     weights_.read_rows(name, first, count, rows.data());
     kernels::pack_lanes(matrix, group, rows.data());
   }
 
-  void keep_lanes(kernels::PackedMatrix& matrix, int64_t group, const TensorView& view, const std::string& name, int64_t first,
-                  int64_t count) {
+  void keep_lanes(kernels::PackedMatrix& matrix, int64_t group, const TensorView& view, const std::string& name,
+                  int64_t first, int64_t count) {
     thread_local QuantizedRow row;
     for (int64_t lane = 0; lane < count; ++lane) {
       read_quantized_row(view, weights_.file_row(name, first + lane), row);
@@ -93,8 +96,8 @@ class Packer {
     }
   }
 
-  void keep_blocks(kernels::PackedMatrix& matrix, int64_t group, const TensorView& view, const std::string& name, int64_t first,
-                   int64_t count) {
+  void keep_blocks(kernels::PackedMatrix& matrix, int64_t group, const TensorView& view, const std::string& name,
+                   int64_t first, int64_t count) {
     thread_local std::vector<kernels::CodedBlock> row;
     for (int64_t lane = 0; lane < count; ++lane) {
       read_coded_row(view, weights_.file_row(name, first + lane), row);
@@ -147,8 +150,9 @@ MatrixFormat llama_format(const Weights& weights, LlamaStorage storage, std::spa
   };
   kernels::WeightType type = storage.type;
   if (storage.as_file && !all([](const auto& view) { return !view || is_float(*view); })) {
-    type = all([](const auto& view) { return keeps_groups(view, kernels::WeightType::kInt4); }) ? kernels::WeightType::kInt4
-                                                                                                 : kernels::WeightType::kInt8;
+    type = all([](const auto& view) { return keeps_groups(view, kernels::WeightType::kInt4); })
+               ? kernels::WeightType::kInt4
+               : kernels::WeightType::kInt8;
   }
   const int bits = bits_of(type);
   for (const int coded : {4, 6}) {
@@ -156,9 +160,9 @@ MatrixFormat llama_format(const Weights& weights, LlamaStorage storage, std::spa
     return {coded == 4 ? kernels::WeightType::kInt4 : kernels::WeightType::kInt6, kernels::Minimums::kCoded};
   }
   const bool centred = bits > 0 && all([&](const auto& view) {
-    // Floats fitted to 8 bits are centred.
-    return keeps_groups(view, type) ? has_centred_groups(*view, bits) : bits == 8;
-  });
+                         // Floats fitted to 8 bits are centred.
+                         return keeps_groups(view, type) ? has_centred_groups(*view, bits) : bits == 8;
+                       });
   return {type, centred ? kernels::Minimums::kCentred : kernels::Minimums::kStored};
 }
 
@@ -179,7 +183,8 @@ std::vector<Stacked> stack_qkv(const Weights& weights, LlamaStorage storage, con
   return parts;
 }
 
-LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool& pool, const std::function<void(double)>& progress) {
+LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool& pool,
+                        const std::function<void(double)>& progress) {
   const ModelConfig& c = weights.config();
   const int64_t hidden = c.hidden_size, inter = c.intermediate_size;
   const int64_t q_rows = c.n_heads * c.head_dim;
@@ -202,8 +207,9 @@ LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool
       w.qkv.push_back(packer.pack(storage, part.all_rows, hidden, sources));
     }
     w.output = packer.pack(storage, hidden, q_rows, {{layer + "self_attn.o_proj.weight", hidden, 0}});
-    w.gate_up = packer.pack(storage, 2 * inter, hidden,
-                            {{layer + "mlp.gate_proj.weight", inter, 0, 2}, {layer + "mlp.up_proj.weight", inter, 1, 2}});
+    w.gate_up =
+        packer.pack(storage, 2 * inter, hidden,
+                    {{layer + "mlp.gate_proj.weight", inter, 0, 2}, {layer + "mlp.up_proj.weight", inter, 1, 2}});
     w.down = packer.pack(storage, hidden, inter, {{layer + "mlp.down_proj.weight", hidden, 0}});
     if (c.attention_bias) {
       append(w.qkv_bias, read_vector(weights, layer + "self_attn.q_proj.bias", q_rows));

@@ -22,17 +22,17 @@ struct LlamaLayerWeights {
   // q, k and v: [(n_heads + 2 n_kv_heads) head_dim, hidden_size] together. Neighbours with the same format share a
   // matrix.
   std::vector<kernels::PackedMatrix> qkv;
-  kernels::PackedMatrix output;                              // [hidden_size, n_heads head_dim]
+  kernels::PackedMatrix output;  // [hidden_size, n_heads head_dim]
   // [2 intermediate_size, hidden_size]: 16 rows of gate, 16 of up, ...
   kernels::PackedMatrix gate_up;
-  kernels::PackedMatrix down;                                // [hidden_size, intermediate_size]
+  kernels::PackedMatrix down;                                         // [hidden_size, intermediate_size]
   std::vector<float> qkv_bias, output_bias, gate_up_bias, down_bias;  // Empty if the model has none.
 };
 
 struct LlamaWeights {
   std::vector<LlamaLayerWeights> layers;
-  std::vector<float> final_norm;    // [hidden_size]
-  kernels::PackedMatrix head;       // [n_outputs, hidden_size]. Also the embedding if they are tied.
+  std::vector<float> final_norm;  // [hidden_size]
+  kernels::PackedMatrix head;     // [n_outputs, hidden_size]. Also the embedding if they are tied.
   // The token of each row of `head`. Empty if the rows are all of vocab_size in order.
   std::vector<int32_t> output_tokens;
   kernels::PackedMatrix embedding;  // [vocab_size, hidden_size]. Empty if it is tied to `head`.
@@ -76,6 +76,7 @@ std::vector<Stacked> stack_qkv(const Weights& weights, LlamaStorage storage, con
 
 // Packs all weights of a model. weights: the result of pad_weights() if it is not null, else the weights themselves.
 // progress: called with the packed fraction, 0 to 1; may be null. Throws ModelError.
-LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool& pool, const std::function<void(double)>& progress);
+LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool& pool,
+                        const std::function<void(double)>& progress);
 
 }  // namespace smartkv

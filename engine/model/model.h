@@ -10,8 +10,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "engine/weights/model_config.h"
 #include "engine/text/tokenizer.h"
+#include "engine/weights/model_config.h"
 #include "kernels/kv_backend.h"
 
 namespace smartkv {

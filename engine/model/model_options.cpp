@@ -125,10 +125,10 @@ void settle_context(int64_t own, ModelOptions* options) {
   }
   if (length <= own) return;
   if (!follows && length > longest) {
-    throw ModelError("context_length: expected at most " + std::to_string(longest) + ", the model's own " +
-                     (scaled ? own_text + " times the factor of rope_scaling, found " + length_text
-                             : "context length, found " + length_text +
-                                   "; rope_scaling yarn, linear or dynamic extends it"));
+    throw ModelError(
+        "context_length: expected at most " + std::to_string(longest) + ", the model's own " +
+        (scaled ? own_text + " times the factor of rope_scaling, found " + length_text
+                : "context length, found " + length_text + "; rope_scaling yarn, linear or dynamic extends it"));
   }
   log_warning("context_length: " + length_text + " exceeds the model's own " + own_text + "; rope_scaling " +
               std::string(name(scaling)) + " stretches positions, and answers to long prompts may be worse");

@@ -78,7 +78,7 @@ struct ModelOptions {
   // Backend torch takes auto, bf16 and f32 only (auto only, if dtype is f16), and expands all integers.
   WeightFormat weights = WeightFormat::kAuto;
   Backend backend = Backend::kNative;  // of the matrix products: this project's kernels, or LibTorch
-  std::string device = "cpu";  // cpu, or cuda:N with backend torch; products, caches and attention are there
+  std::string device = "cpu";          // cpu, or cuda:N with backend torch; products, caches and attention are there
   // Captures the work of small passes between two attention calls in CUDA graphs, and replays them. auto is on for a
   // GPU, and off for tensor-parallel models, which have no graphs.
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;

@@ -51,7 +51,8 @@ class NativeBackend final : public LlamaBackend {
     const int64_t width = (config_.n_heads + 2 * config_.n_kv_heads) * config_.head_dim;
     int64_t first = 0;
     for (const kernels::PackedMatrix& part : w.qkv) {
-      run_linear(part, normed_.data(), {qkv + first, width, Epilogue::kStore, w.qkv_bias.empty() ? nullptr : w.qkv_bias.data() + first});
+      run_linear(part, normed_.data(),
+                 {qkv + first, width, Epilogue::kStore, w.qkv_bias.empty() ? nullptr : w.qkv_bias.data() + first});
       first += part.out_features;
     }
   }

@@ -39,7 +39,8 @@ struct Task {
 };
 
 bool is_head(const std::string& name) {
-  return name == "token_embd.weight" || name == "output.weight" || name == "model.embed_tokens.weight" || name == "lm_head.weight";
+  return name == "token_embd.weight" || name == "output.weight" || name == "model.embed_tokens.weight" ||
+         name == "lm_head.weight";
 }
 
 Task plan(const TensorView& view, WeightType type) {
@@ -91,8 +92,8 @@ class TensorWriter {
     const int64_t rows = view.rows(), k = view.row_elements();
     const TensorTypeInfo& info = tensor_type_info(task.stored);
     const auto row_bytes = static_cast<size_t>(k / info.block_elements * info.block_bytes);
-    kernels::PackedMatrix matrix =
-        kernels::make_packed(task.stored == TensorType::kQ8_0 ? WeightType::kInt8 : WeightType::kInt4, std::min(rows, kChunk), k);
+    kernels::PackedMatrix matrix = kernels::make_packed(
+        task.stored == TensorType::kQ8_0 ? WeightType::kInt8 : WeightType::kInt4, std::min(rows, kChunk), k);
     std::vector<std::byte> bytes(static_cast<size_t>(matrix.out_features) * row_bytes);
     for (int64_t first = 0; first < rows; first += kChunk) {
       const int64_t count = std::min(kChunk, rows - first);
@@ -100,7 +101,8 @@ class TensorWriter {
       pool_.parallel_for((count + kLanes - 1) / kLanes, [&](int64_t group) {
         errors.run([&] {
           const int64_t row = group * kLanes;
-          quantize(task, first + row, std::min(kLanes, count - row), matrix, group, bytes.data() + static_cast<size_t>(row) * row_bytes);
+          quantize(task, first + row, std::min(kLanes, count - row), matrix, group,
+                   bytes.data() + static_cast<size_t>(row) * row_bytes);
         });
       });
       errors.rethrow();
@@ -112,7 +114,8 @@ class TensorWriter {
   // Quantizes rows [first, first + count) of the tensor and writes their blocks to `out`. Fits them in lane group
   // `group` of `matrix`, so that they get the integers that load_llama() would give them. REQUIRES: count is at most
   // kLanes.
-  static void quantize(const Task& task, int64_t first, int64_t count, kernels::PackedMatrix& matrix, int64_t group, std::byte* out) {
+  static void quantize(const Task& task, int64_t first, int64_t count, kernels::PackedMatrix& matrix, int64_t group,
+                       std::byte* out) {
     const int64_t k = matrix.in_features;
     thread_local std::vector<float> values;
     if (task.fitted) {
@@ -182,8 +185,9 @@ void add_type(WeightType type, GgufWriter& file) {
 
 void quantize_gguf(const GgufFile& in, const std::filesystem::path& out, const Job& job) {
   // Keys that add_type() writes, or that are wrong for a file that is not split.
-  const std::set<std::string_view> kDropped = {kStoredAsKey,      "general.file_type", "general.quantization_version",
-                                               "general.alignment", "split.no", "split.count", "split.tensors.count"};
+  const std::set<std::string_view> kDropped = {
+      kStoredAsKey, "general.file_type", "general.quantization_version", "general.alignment",
+      "split.no",   "split.count",       "split.tensors.count"};
   GgufWriter file(out);
   for (const auto& [key, value] : in.metadata()) {
     if (!kDropped.contains(key)) file.add_raw(key, in.raw(key));
@@ -204,17 +208,20 @@ void copy_texts(const std::filesystem::path& from, const std::filesystem::path& 
   if (!std::filesystem::is_directory(from / kTemplates)) return;
   std::filesystem::create_directory(to / kTemplates);
   for (const auto& entry : std::filesystem::directory_iterator(from / kTemplates)) {
-    if (entry.path().extension() == ".jinja") std::filesystem::copy_file(entry.path(), to / kTemplates / entry.path().filename());
+    if (entry.path().extension() == ".jinja")
+      std::filesystem::copy_file(entry.path(), to / kTemplates / entry.path().filename());
   }
 }
 
-void quantize_folder(const Weights& in, const std::filesystem::path& from, const std::filesystem::path& to, const Job& job) {
+void quantize_folder(const Weights& in, const std::filesystem::path& from, const std::filesystem::path& to,
+                     const Job& job) {
   std::filesystem::create_directories(to);
   copy_texts(from, to);
   nlohmann::ordered_json config = nlohmann::ordered_json::parse(std::ifstream(from / "config.json"));
   config.erase("quantization_config");
   std::ofstream text(to / "config.json");
-  if (!(text << config.dump(2) << '\n').flush()) throw ModelError((to / "config.json").string() + ": cannot be written");
+  if (!(text << config.dump(2) << '\n').flush())
+    throw ModelError((to / "config.json").string() + ": cannot be written");
   GgufWriter file(to / "model.gguf");
   add_type(job.type, file);
   std::vector<TensorView> tensors;
@@ -224,8 +231,8 @@ void quantize_folder(const Weights& in, const std::filesystem::path& from, const
 
 }  // namespace
 
-void quantize_model(const std::filesystem::path& in, const std::filesystem::path& out, WeightType type, ThreadPool& pool, bool force,
-                    const std::function<void(double)>& progress) {
+void quantize_model(const std::filesystem::path& in, const std::filesystem::path& out, WeightType type,
+                    ThreadPool& pool, bool force, const std::function<void(double)>& progress) {
   if (type != WeightType::kInt4 && type != WeightType::kInt8) {
     throw std::invalid_argument("quantize_model: expected int4 or int8, found " + std::string(kernels::name(type)));
   }

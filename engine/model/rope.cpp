@@ -10,7 +10,8 @@ namespace {
 std::vector<float> plain_frequencies(double theta, int64_t dim) {
   std::vector<float> frequencies;
   for (int64_t i = 0; i < dim / 2; ++i) {
-    frequencies.push_back(static_cast<float>(1.0 / std::pow(theta, 2.0 * static_cast<double>(i) / static_cast<double>(dim))));
+    frequencies.push_back(
+        static_cast<float>(1.0 / std::pow(theta, 2.0 * static_cast<double>(i) / static_cast<double>(dim))));
   }
   return frequencies;
 }
@@ -21,8 +22,8 @@ float llama3_frequency(const RopeConfig& config, double original_context, float 
   const double wavelength = 2.0 * std::numbers::pi / frequency;
   if (wavelength < original_context / config.high_freq_factor) return frequency;
   if (wavelength > original_context / config.low_freq_factor) return static_cast<float>(frequency / config.factor);
-  const double smooth = (original_context / wavelength - config.low_freq_factor) /
-                        (config.high_freq_factor - config.low_freq_factor);
+  const double smooth =
+      (original_context / wavelength - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor);
   return static_cast<float>((1.0 - smooth) * frequency / config.factor + smooth * frequency);
 }
 

@@ -24,7 +24,7 @@ class Rope {
  private:
   RopeConfig config_;
   int64_t head_dim_, rotary_dim_;
-  int64_t original_context_;  // tokens
+  int64_t original_context_;                // tokens
   std::vector<float> inverse_frequencies_;  // [rotary_dim / 2], radians per token
 };
 

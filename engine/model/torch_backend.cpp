@@ -35,7 +35,8 @@ std::unique_ptr<LlamaBackend> load_torch_backend(const std::filesystem::path& mo
   return std::unique_ptr<LlamaBackend>(entry(weights, type, device, threads, progress, ranks, graphs));
 }
 
-std::unique_ptr<RankGroup> join_torch_ranks(const std::filesystem::path& module, const RankPlace& place, const std::string& device) {
+std::unique_ptr<RankGroup> join_torch_ranks(const std::filesystem::path& module, const RankPlace& place,
+                                            const std::string& device) {
   return std::unique_ptr<RankGroup>(open_module<TorchRanksEntry>(module, kTorchRanksEntry)(place, device));
 }
 

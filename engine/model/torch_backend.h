@@ -25,8 +25,9 @@ using GraphLog = std::function<void(LogLevel level, const std::string& message)>
 //  - graphs: receives log lines about the CUDA graphs of small passes. The backend makes no graphs if
 //    it is null. REQUIRES: it is null, or the device is a GPU and `ranks` is null.
 // Throws ModelError.
-using TorchBackendEntry = LlamaBackend*(const Weights& weights, ProductType type, const std::string& device, int threads,
-                                        const std::function<void(double)>& progress, RankGroup* ranks, const GraphLog& graphs);
+using TorchBackendEntry = LlamaBackend*(const Weights& weights, ProductType type, const std::string& device,
+                                        int threads, const std::function<void(double)>& progress, RankGroup* ranks,
+                                        const GraphLog& graphs);
 inline constexpr const char* kTorchBackendEntry = "smartkv_torch_backend";
 // The function that the module exports as kTorchRanksEntry. Joins the tensor-parallel ranks, which add up their results
 // on `device`. Throws RankError, or ModelError if the module was built without c10d.
@@ -43,8 +44,9 @@ std::filesystem::path torch_backend_path();
 // with this program. `ranks` must outlive the backend.
 std::unique_ptr<LlamaBackend> load_torch_backend(const std::filesystem::path& module, const Weights& weights,
                                                  ProductType type, const std::string& device, int threads,
-                                                 const std::function<void(double)>& progress = nullptr, RankGroup* ranks = nullptr,
-                                                 const GraphLog& graphs = nullptr);
-std::unique_ptr<RankGroup> join_torch_ranks(const std::filesystem::path& module, const RankPlace& place, const std::string& device);
+                                                 const std::function<void(double)>& progress = nullptr,
+                                                 RankGroup* ranks = nullptr, const GraphLog& graphs = nullptr);
+std::unique_ptr<RankGroup> join_torch_ranks(const std::filesystem::path& module, const RankPlace& place,
+                                            const std::string& device);
 
 }  // namespace smartkv

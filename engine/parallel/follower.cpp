@@ -19,7 +19,8 @@ using nlohmann::json;
 
 class Follower {
  public:
-  Follower(RankGroup& ranks, PartModel& part, const PolicyContext& context) : ranks_(ranks), part_(part), context_(context), full_(make_policy(context, "full")) {}
+  Follower(RankGroup& ranks, PartModel& part, const PolicyContext& context)
+      : ranks_(ranks), part_(part), context_(context), full_(make_policy(context, "full")) {}
 
   // Applies one operation. Returns false for kEnd.
   bool run(const json& operation) {
@@ -68,7 +69,8 @@ class Follower {
       log_warning("rank " + std::to_string(ranks_.rank()) +
                   ": the machine has no memory left for the KV cache of sequence " + std::to_string(id));
     } catch (const std::exception& error) {
-      log_warning("rank " + std::to_string(ranks_.rank()) + ": the KV cache of sequence " + std::to_string(id) + " failed: " + error.what());
+      log_warning("rank " + std::to_string(ranks_.rank()) + ": the KV cache of sequence " + std::to_string(id) +
+                  " failed: " + error.what());
     }
     return cache_failure(std::current_exception());
   }

@@ -16,8 +16,13 @@ using nlohmann::json;
 class LeadingCache final : public ForwardingCache {
  public:
   // `heads` is null unless the policy exchanges().
-  LeadingCache(std::shared_ptr<RankLink> link, std::shared_ptr<RankHeads> heads, int64_t id, std::unique_ptr<SequenceCache> part)
-      : ForwardingCache({part.get()}), link_(std::move(link)), heads_(std::move(heads)), id_(id), part_(std::move(part)) {}
+  LeadingCache(std::shared_ptr<RankLink> link, std::shared_ptr<RankHeads> heads, int64_t id,
+               std::unique_ptr<SequenceCache> part)
+      : ForwardingCache({part.get()}),
+        link_(std::move(link)),
+        heads_(std::move(heads)),
+        id_(id),
+        part_(std::move(part)) {}
   ~LeadingCache() override { link_->tell({rank_operation::kRelease, id_}); }
 
   int64_t id() const { return id_; }
@@ -78,8 +83,12 @@ class LeadingCache final : public ForwardingCache {
 
 class LeadingPolicy final : public KvCachePolicy {
  public:
-  LeadingPolicy(std::shared_ptr<RankLink> link, const std::shared_ptr<RankHeads>& heads, std::unique_ptr<KvCachePolicy> part, const json& spec)
-      : link_(std::move(link)), heads_(part->exchanges() ? heads : nullptr), id_(link_->new_id()), part_(std::move(part)) {
+  LeadingPolicy(std::shared_ptr<RankLink> link, const std::shared_ptr<RankHeads>& heads,
+                std::unique_ptr<KvCachePolicy> part, const json& spec)
+      : link_(std::move(link)),
+        heads_(part->exchanges() ? heads : nullptr),
+        id_(link_->new_id()),
+        part_(std::move(part)) {
     link_->tell({rank_operation::kPolicy, id_, spec});
   }
   ~LeadingPolicy() override { link_->tell({rank_operation::kForget, id_}); }
@@ -104,7 +113,8 @@ class LeadingPolicy final : public KvCachePolicy {
 
 }  // namespace
 
-LeadingModel::LeadingModel(std::unique_ptr<PartModel> part, std::shared_ptr<RankLink> link, std::unique_ptr<RankProcesses> processes)
+LeadingModel::LeadingModel(std::unique_ptr<PartModel> part, std::shared_ptr<RankLink> link,
+                           std::unique_ptr<RankProcesses> processes)
     : part_(std::move(part)), link_(std::move(link)), processes_(std::move(processes)) {
   weight_bytes_ = meet_loaded(link_->group(), part_->weight_bytes());
 }
@@ -164,7 +174,8 @@ std::exception_ptr LeadingModel::pass(std::span<const SequenceInput> batch, floa
     auto& cache = dynamic_cast<LeadingCache&>(*batch[i].cache);
     inputs[i].cache = cache.part();
     inputs[i].failure = &failures[i];
-    told.push_back({cache.id(), batch[i].n_logits, std::vector<TokenId>(batch[i].tokens.begin(), batch[i].tokens.end())});
+    told.push_back(
+        {cache.id(), batch[i].n_logits, std::vector<TokenId>(batch[i].tokens.begin(), batch[i].tokens.end())});
   }
   link_->tell(std::move(told));
   link_->flush();

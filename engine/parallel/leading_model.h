@@ -19,7 +19,8 @@ class LeadingModel final : public Model {
  public:
   // Waits until all ranks have loaded. `processes` are those of the other ranks, whose end is reported by link->lose().
   // It is null if the caller owns them. Throws ModelError if a rank could not load, and RankError.
-  LeadingModel(std::unique_ptr<PartModel> part, std::shared_ptr<RankLink> link, std::unique_ptr<RankProcesses> processes = nullptr);
+  LeadingModel(std::unique_ptr<PartModel> part, std::shared_ptr<RankLink> link,
+               std::unique_ptr<RankProcesses> processes = nullptr);
   ~LeadingModel() override;
 
   const ModelConfig& config() const override { return part_->config(); }

@@ -46,7 +46,8 @@ inline Shard shard_of(const RankGroup& ranks) { return {ranks.rank(), ranks.size
 
 // Cuts this rank's part out of `weights` and loads it. `load` makes a backend that adds up over `ranks`. Throws
 // ModelError, also if the model cannot be cut into so many parts.
-std::unique_ptr<PartModel> make_part(const Weights& weights, const ModelOptions& options, ThreadPool& pool, RankGroup& ranks,
-                                     const BackendLoader& load, std::shared_ptr<kernels::KvBackend> kv_backend = nullptr);
+std::unique_ptr<PartModel> make_part(const Weights& weights, const ModelOptions& options, ThreadPool& pool,
+                                     RankGroup& ranks, const BackendLoader& load,
+                                     std::shared_ptr<kernels::KvBackend> kv_backend = nullptr);
 
 }  // namespace smartkv

@@ -22,7 +22,9 @@ namespace {
 
 constexpr auto kGrace = std::chrono::milliseconds(2000);
 
-[[noreturn]] void fail(const std::string& what, int error) { throw RankError("tensor_parallel: " + what + ": " + std::strerror(error)); }
+[[noreturn]] void fail(const std::string& what, int error) {
+  throw RankError("tensor_parallel: " + what + ": " + std::strerror(error));
+}
 
 std::string how_it_ended(const siginfo_t& info) {
   if (info.si_code == CLD_EXITED) return "ended with status " + std::to_string(info.si_status);
@@ -96,7 +98,9 @@ void RankProcesses::watch() {
   if (files[0].revents != 0) return;
   for (size_t i = 1; i < files.size(); ++i) {
     siginfo_t info{};
-    if (files[i].revents == 0 || ::waitid(P_PID, static_cast<id_t>(processes_[i - 1].pid), &info, WEXITED | WNOWAIT) != 0) continue;
+    if (files[i].revents == 0 ||
+        ::waitid(P_PID, static_cast<id_t>(processes_[i - 1].pid), &info, WEXITED | WNOWAIT) != 0)
+      continue;
     kill();
     lost_("rank " + std::to_string(i) + " (process " + std::to_string(info.si_pid) + ") " + how_it_ended(info));
     return;
@@ -107,7 +111,8 @@ void RankProcesses::end() {
   for (Process& process : processes_) close_if_open(&process.input);
   const auto deadline = std::chrono::steady_clock::now() + kGrace;
   for (Process& process : processes_) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     pollfd ended{process.handle, POLLIN, 0};
     if (::poll(&ended, 1, std::max(0, static_cast<int>(left.count()))) != 1) ::kill(process.pid, SIGKILL);
     ::waitpid(process.pid, nullptr, 0);

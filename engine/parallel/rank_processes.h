@@ -42,7 +42,7 @@ class RankProcesses {
 
   std::vector<Process> processes_;  // ranks 1 and up, in order
   std::function<void(const std::string&)> lost_;
-  int ending_ = -1;                 // an eventfd, readable once the destructor runs
+  int ending_ = -1;  // an eventfd, readable once the destructor runs
   std::thread watcher_;
 };
 

@@ -74,7 +74,9 @@ ModelOptions read_options(std::span<const uint8_t> message) {
   return nlohmann::json::from_cbor(message.begin(), message.end()).get<ModelOptions>();
 }
 
-int threads_of_rank(int threads, int rank, int ranks) { return std::max(1, threads / ranks + (rank < threads % ranks ? 1 : 0)); }
+int threads_of_rank(int threads, int rank, int ranks) {
+  return std::max(1, threads / ranks + (rank < threads % ranks ? 1 : 0));
+}
 
 std::string device_of_rank(const std::string& device, int rank) {
   if (device == "cpu") return device;
@@ -116,7 +118,8 @@ std::unique_ptr<Model> load_ranked(const Weights& weights, const ModelOptions& o
                          device_of_rank(options.device, rank)});
   }
   const auto link = std::make_shared<RankLink>();
-  auto processes = std::make_unique<RankProcesses>(program, arguments, [link](const std::string& why) { link->lose(why); });
+  auto processes =
+      std::make_unique<RankProcesses>(program, arguments, [link](const std::string& why) { link->lose(why); });
   link->watch();
   try {
     link->join(join_torch_ranks(torch_backend_path(), place, device_of_rank(options.device, 0)));
@@ -137,7 +140,9 @@ int run_rank(std::span<const char* const> arguments) {
     log_error("this command is internal; --tensor-parallel starts it");
     return 2;
   }
-  const RankPlace place{.rank = integer(arguments[0]), .size = integer(arguments[1]), .port = static_cast<uint16_t>(integer(arguments[2]))};
+  const RankPlace place{.rank = integer(arguments[0]),
+                        .size = integer(arguments[1]),
+                        .port = static_cast<uint16_t>(integer(arguments[2]))};
   try {
     const std::unique_ptr<RankGroup> ranks = join_torch_ranks(torch_backend_path(), place, arguments[3]);
     run(*ranks);

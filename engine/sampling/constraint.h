@@ -64,11 +64,11 @@ class CompileAborted : public std::runtime_error {
 // therefore waits only for small ones.
 class GrammarCompiler {
  public:
-  static constexpr int64_t kKeptBytes = int64_t{128} << 20;       // most bytes of kept grammars; requests may hold more
-  static constexpr size_t kMostText = size_t{1} << 20;            // most bytes of a grammar's text
-  static constexpr int64_t kMostBytes = int64_t{256} << 20;       // most bytes that one compilation may take
-  static constexpr int64_t kMostSteps = 2'000'000'000;            // most steps of one compilation
-  static constexpr double kWaitSeconds = 60;                      // longest time that compile() waits by default
+  static constexpr int64_t kKeptBytes = int64_t{128} << 20;  // most bytes of kept grammars; requests may hold more
+  static constexpr size_t kMostText = size_t{1} << 20;       // most bytes of a grammar's text
+  static constexpr int64_t kMostBytes = int64_t{256} << 20;  // most bytes that one compilation may take
+  static constexpr int64_t kMostSteps = 2'000'000'000;       // most steps of one compilation
+  static constexpr double kWaitSeconds = 60;                 // longest time that compile() waits by default
 
   // Uses the tokens [0, vocabulary) of `tokenizer`, which outlives this. `ends` are the end-of-sequence tokens, at
   // least one. `tier_seconds` is the CPU time of each tier, ascending. `wait_seconds` is the longest time that
@@ -82,7 +82,8 @@ class GrammarCompiler {
   //  - GrammarError (ebnf.h) with an empty path, if the text is not a grammar, if no text matches the grammar, or if it
   //    exceeds the limits above;
   //  - CompileAborted.
-  std::shared_ptr<const CompiledGrammar> compile(const std::string& grammar, const std::function<bool()>& gone = nullptr);
+  std::shared_ptr<const CompiledGrammar> compile(const std::string& grammar,
+                                                 const std::function<bool()>& gone = nullptr);
 
   // Ends every compilation without waiting. From now on compile() throws CompileAborted.
   void stop();

@@ -10,8 +10,8 @@ namespace smartkv {
 
 // A decimal number: sign, integer part and fraction.
 struct Decimal {
-  bool negative = false;         // false for zero
-  std::string whole, fraction;   // digits without leading zeros and trailing zeros, respectively; empty for 0
+  bool negative = false;        // false for zero
+  std::string whole, fraction;  // digits without leading zeros and trailing zeros, respectively; empty for 0
 
   bool zero() const { return whole.empty() && fraction.empty(); }
 };

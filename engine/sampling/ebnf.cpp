@@ -64,7 +64,8 @@ void EbnfGrammar::define(const std::string& name, const std::string& body) {
 
 void EbnfGrammar::spend(int64_t steps) {
   steps_ += steps;
-  if (steps_ > kMostSteps) throw TooLargeError("", "takes more than " + std::to_string(kMostSteps) + " steps to convert into a grammar");
+  if (steps_ > kMostSteps)
+    throw TooLargeError("", "takes more than " + std::to_string(kMostSteps) + " steps to convert into a grammar");
 }
 
 std::string EbnfGrammar::text(const std::string& root) const {

@@ -63,8 +63,8 @@ struct GrammarCompiler::Impl {
     std::thread thread;  // started on first use
   };
 
-  Impl(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends, const std::vector<double>& tier_seconds,
-       double most_wait)
+  Impl(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends,
+       const std::vector<double>& tier_seconds, double most_wait)
       : backend(tokenizer, vocabulary, std::move(ends)), wait_seconds(most_wait), tiers(tier_seconds.size()) {
     for (size_t i = 0; i < tiers.size(); ++i) tiers[i].seconds = tier_seconds[i];
   }
@@ -125,7 +125,8 @@ void GrammarCompiler::Impl::leave(const JobPtr& job) {
   for (Tier& tier : tiers) std::erase(tier.queue, job);
 }
 
-void GrammarCompiler::Impl::finish(const JobPtr& job, std::shared_ptr<const CompiledGrammar> grammar, std::exception_ptr failure) {
+void GrammarCompiler::Impl::finish(const JobPtr& job, std::shared_ptr<const CompiledGrammar> grammar,
+                                   std::exception_ptr failure) {
   const std::lock_guard lock(mutex);
   job->grammar = std::move(grammar);
   job->failure = std::move(failure);
@@ -211,13 +212,15 @@ void GrammarCompiler::stop() {
   impl_->changed.notify_all();
 }
 
-std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::string& grammar, const std::function<bool()>& gone) {
+std::shared_ptr<const CompiledGrammar> GrammarCompiler::compile(const std::string& grammar,
+                                                                const std::function<bool()>& gone) {
   using Why = CompileAborted::Why;
   if (grammar.size() > kMostText) {
     throw GrammarError("", "the grammar has " + std::to_string(grammar.size()) + " bytes; at most " +
                                std::to_string(kMostText) + " are supported");
   }
-  const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(impl_->wait_seconds));
+  const Clock::time_point end =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(impl_->wait_seconds));
   std::unique_lock lock(impl_->mutex);
   if (impl_->stopping) throw CompileAborted(Why::kStopped, kStopped);
   const Impl::JobPtr job = impl_->find_or_add(grammar);

@@ -44,8 +44,10 @@ class CompileWork final : public xgrammar::Work {
 
   void Check() override {
     if (stopped_) throw CompileStopped();
-    if (bytes > limits_.bytes) throw GrammarError("", "the grammar takes more than " + std::to_string(limits_.bytes >> 10) + " KiB to compile");
-    if (steps > limits_.steps) throw GrammarError("", "the grammar takes more than " + std::to_string(limits_.steps) + " steps to compile");
+    if (bytes > limits_.bytes)
+      throw GrammarError("", "the grammar takes more than " + std::to_string(limits_.bytes >> 10) + " KiB to compile");
+    if (steps > limits_.steps)
+      throw GrammarError("", "the grammar takes more than " + std::to_string(limits_.steps) + " steps to compile");
     if (thread_seconds() > end_) {
       char message[64];
       std::snprintf(message, sizeof(message), "the grammar takes more than %g s to compile", limits_.seconds);
@@ -73,8 +75,10 @@ class MatchWork final : public xgrammar::Work {
   void earn() { steps = std::max<int64_t>(0, steps - kPerToken); }
   void Check() override {
     if (bytes > kMostBytes) next_steps = 0;  // exhausted from now on
-    if (next_steps == 0) throw SamplingError("the grammar takes more than " + std::to_string(kMostBytes >> 20) + " MiB to follow");
-    throw SamplingError("the grammar is too ambiguous: its tokens take more than " + std::to_string(kPerToken) + " steps each");
+    if (next_steps == 0)
+      throw SamplingError("the grammar takes more than " + std::to_string(kMostBytes >> 20) + " MiB to follow");
+    throw SamplingError("the grammar is too ambiguous: its tokens take more than " + std::to_string(kPerToken) +
+                        " steps each");
   }
   bool exhausted() const { return steps >= next_steps; }
 
@@ -147,7 +151,8 @@ class XgrammarGrammar final : public CompiledGrammar {
 };
 
 // Returns the text of each token. Special tokens have none, so that they never match text of a grammar.
-xgrammar::TokenizerInfo vocabulary_info(const Tokenizer& tokenizer, int64_t vocabulary, const std::vector<TokenId>& ends) {
+xgrammar::TokenizerInfo vocabulary_info(const Tokenizer& tokenizer, int64_t vocabulary,
+                                        const std::vector<TokenId>& ends) {
   std::vector<std::string> texts(static_cast<size_t>(vocabulary));
   for (int64_t i = 0; i < vocabulary; ++i) {
     const auto token = static_cast<TokenId>(i);

@@ -16,9 +16,11 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 5> kObjectKeywords = {"properties", "required", "additionalProperties",
                                                              "patternProperties", "propertyNames"};
-constexpr std::array<std::string_view, 5> kArrayKeywords = {"items", "prefixItems", "minItems", "maxItems", "uniqueItems"};
+constexpr std::array<std::string_view, 5> kArrayKeywords = {"items", "prefixItems", "minItems", "maxItems",
+                                                            "uniqueItems"};
 constexpr std::array<std::string_view, 4> kStringKeywords = {"pattern", "format", "minLength", "maxLength"};
-constexpr std::array<std::string_view, 5> kNumberKeywords = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
+constexpr std::array<std::string_view, 5> kNumberKeywords = {"minimum", "maximum", "exclusiveMinimum",
+                                                             "exclusiveMaximum", "multipleOf"};
 constexpr std::array<std::string_view, 13> kUnsupported = {
     "not",      "if",          "then",        "else",        "dependentRequired", "dependentSchemas", "dependencies",
     "contains", "minContains", "maxContains", "$dynamicRef", "$recursiveRef",     "divisibleBy"};
@@ -31,7 +33,8 @@ bool any_of_keys(const Json& schema, const std::array<std::string_view, n>& keys
 // Rewrites keywords of earlier drafts as in draft 2020-12.
 Json modernized(const Json& schema) {
   Json result = schema;
-  for (const auto& [exclusive, bound] : {std::pair("exclusiveMinimum", "minimum"), std::pair("exclusiveMaximum", "maximum")}) {
+  for (const auto& [exclusive, bound] :
+       {std::pair("exclusiveMinimum", "minimum"), std::pair("exclusiveMaximum", "maximum")}) {
     if (!result.contains(exclusive) || !result[exclusive].is_boolean()) continue;
     const bool excludes = result[exclusive].get<bool>();
     result.erase(exclusive);
@@ -44,7 +47,8 @@ Json modernized(const Json& schema) {
     result.erase("items");
     if (result.contains("additionalItems")) result["items"] = result["additionalItems"];
   }
-  if (result.contains("prefixItems") && !result.contains("items") && result.value("unevaluatedItems", Json()) == Json(false)) {
+  if (result.contains("prefixItems") && !result.contains("items") &&
+      result.value("unevaluatedItems", Json()) == Json(false)) {
     result["items"] = false;
   }
   return result;
@@ -60,7 +64,8 @@ std::optional<NumberBound> bound(const Json& schema, const char* key, const char
   for (const char* one : {key, exclusive_key}) {
     if (schema.contains(one) && !schema[one].is_number()) throw GrammarError(one, "expected a number");
   }
-  if (!schema.contains(exclusive_key)) return schema.contains(key) ? std::optional(NumberBound{schema[key], false, key}) : std::nullopt;
+  if (!schema.contains(exclusive_key))
+    return schema.contains(key) ? std::optional(NumberBound{schema[key], false, key}) : std::nullopt;
   const NumberBound exclusive{schema[exclusive_key], true, exclusive_key};
   if (!schema.contains(key)) return exclusive;
   const double other = schema[key].get<double>(), open = exclusive.value.get<double>();
@@ -142,14 +147,16 @@ std::string SchemaGrammar::rule_of(const Json& schema, const std::string& path, 
 
 // Converts the schema without the keyword at fault. Nested schemas have already left out their own unsupported
 // keywords.
-std::string SchemaGrammar::without_fault(const Json& schema, const std::string& path, int depth, const GrammarError& error) {
+std::string SchemaGrammar::without_fault(const Json& schema, const std::string& path, int depth,
+                                         const GrammarError& error) {
   std::string fault = error.path.starts_with(path) ? error.path.substr(path.size()) : "";
   fault = fault.substr(0, fault.find_first_of(".["));
   if (!schema.is_object() || depth > kSchemaDepth) return any();
   Json rest = schema;
   // Keep "type" as long as another keyword may be at fault.
-  for (const std::string& key : {fault == "type" ? "" : fault, std::string("$ref"), std::string("allOf"), std::string("anyOf"),
-                                 std::string("oneOf"), std::string("enum"), std::string("const")}) {
+  for (const std::string& key :
+       {fault == "type" ? "" : fault, std::string("$ref"), std::string("allOf"), std::string("anyOf"),
+        std::string("oneOf"), std::string("enum"), std::string("const")}) {
     if (rest.erase(key) > 0) return value(rest, path, depth);
   }
   return any();
@@ -205,7 +212,8 @@ Json SchemaGrammar::merged(const Json& a, const Json& b, const std::string& path
   if (!a.is_object() || !b.is_object()) schema_expected(path, "a schema: an object or a boolean");
   grammar_.spend(weight(a) + weight(b));
   for (const auto& [key, value] : a.items()) {  // merging compares all pairs of elements
-    if (const auto other = b.find(key); other != b.end()) grammar_.spend(static_cast<int64_t>(value.size() * other->size()));
+    if (const auto other = b.find(key); other != b.end())
+      grammar_.spend(static_cast<int64_t>(value.size() * other->size()));
   }
   return merge_schemas(modernized(a), modernized(b), path);
 }

@@ -34,13 +34,14 @@ namespace smartkv {
 
 // Selects how to treat a keyword that the grammar cannot enforce.
 enum class Unsupported : uint8_t {
-  kError,    // throw GrammarError
-  kLeftOut   // ignore this keyword, but no other
+  kError,   // throw GrammarError
+  kLeftOut  // ignore this keyword, but no other
 };
 
 // Adds the rules for a value that validates and returns the expression for it. Throws GrammarError, whose path leads to
 // the keyword at fault. Throws TooLargeError (ebnf.h) even under kLeftOut.
-std::string add_json_schema(const nlohmann::ordered_json& schema, EbnfGrammar* grammar, Unsupported unsupported = Unsupported::kError);
+std::string add_json_schema(const nlohmann::ordered_json& schema, EbnfGrammar* grammar,
+                            Unsupported unsupported = Unsupported::kError);
 
 // Returns the expression for the white space that add_json_schema() allows between the parts of a JSON text, which is
 // at most 22 characters.

@@ -150,8 +150,10 @@ void add_magnitudes(const std::string& sign, const Magnitude& least, const Magni
   const int64_t last = most == nullptr ? kLargest : most->whole;
   if (least.whole > last) return;
   const int64_t bounded = most == nullptr ? least.whole : last;
-  const auto longest = static_cast<int64_t>(std::max(least.fraction.size(), most == nullptr ? 0 : most->fraction.size()));
-  const int64_t room = std::min(most_places, std::max(longest, kSignificantDigits - static_cast<int64_t>(std::to_string(bounded).size())));
+  const auto longest =
+      static_cast<int64_t>(std::max(least.fraction.size(), most == nullptr ? 0 : most->fraction.size()));
+  const int64_t room = std::min(
+      most_places, std::max(longest, kSignificantDigits - static_cast<int64_t>(std::to_string(bounded).size())));
   const auto add = [&](const std::string& whole, const FractionRange& range) {
     if (const auto tail = fraction(range, room)) result->push_back(sign + " " + whole + " " + *tail);
   };
@@ -197,7 +199,8 @@ std::string integers(const NumberRange& range) {
 // Matches the numbers in the range. `most_places` is the most digits after the decimal point.
 std::string numbers(const NumberRange& range, int64_t most_places) {
   if (!range.least && !range.most) {
-    if (most_places < kSignificantDigits) return R"("-"? ("0" | [1-9] [0-9]{0,17}) ("." )" + any_digits(1, most_places) + ")?";
+    if (most_places < kSignificantDigits)
+      return R"("-"? ("0" | [1-9] [0-9]{0,17}) ("." )" + any_digits(1, most_places) + ")?";
     return R"("-"? ("0" | [1-9] [0-9]{0,17}) ("." [0-9]{1,17})? ([eE] [+-]? [0-9]{1,2})?)";
   }
   std::optional<Bound> low, high;
@@ -231,7 +234,8 @@ std::string number_ebnf(const NumberRange& range) {
   if (const auto some = multiples_ebnf(range, false)) return *some;
   const Decimal step = decimal(range.multiple_of);
   if (step.fraction.empty()) return integers(range);
-  const bool power_of_ten = step.whole.empty() && step.fraction.find_first_not_of('0') + 1 == step.fraction.size() && step.fraction.back() == '1';
+  const bool power_of_ten = step.whole.empty() && step.fraction.find_first_not_of('0') + 1 == step.fraction.size() &&
+                            step.fraction.back() == '1';
   return numbers(range, power_of_ten ? static_cast<int64_t>(step.fraction.size()) : kSignificantDigits);
 }
 

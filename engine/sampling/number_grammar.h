@@ -16,7 +16,7 @@ namespace smartkv {
 struct NumberBound {
   nlohmann::ordered_json value;  // a number of any size
   bool exclusive = false;
-  std::string key;               // the keyword, for error messages
+  std::string key;  // the keyword, for error messages
 };
 
 struct NumberRange {

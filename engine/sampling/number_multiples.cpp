@@ -79,14 +79,16 @@ std::optional<std::string> multiples_ebnf(const NumberRange& range, bool whole) 
   }
   if (step == 1) return std::nullopt;  // every integer is a multiple, or the step is 10^-places (see number_ebnf())
   if (!range.least && !range.most) {
-    if (places > 0) return power_of_ten(places) % step == 0 ? std::optional(by_last_digits(step, places, true)) : std::nullopt;
+    if (places > 0)
+      return power_of_ten(places) % step == 0 ? std::optional(by_last_digits(step, places, true)) : std::nullopt;
     for (size_t digits = 1; digits <= 3; ++digits) {
       if (power_of_ten(digits) % step == 0) return by_last_digits(step, digits, false);
     }
     return std::nullopt;
   }
   if (!range.least || !range.most) return std::nullopt;
-  const std::optional<Wide> low = index_of(*range.least, true, step, places), high = index_of(*range.most, false, step, places);
+  const std::optional<Wide> low = index_of(*range.least, true, step, places),
+                            high = index_of(*range.most, false, step, places);
   if (!low || !high || *high - *low >= kMostListed) return std::nullopt;
   std::vector<std::string> texts;
   for (Wide index = *low; index <= *high; ++index) texts.push_back(text_of(index, step, places));

@@ -16,7 +16,7 @@ constexpr int64_t kFewCharacters = 64;
 const CodePoints kDigits = {{'0', '9'}};
 const CodePoints kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 const CodePoints kSpace = {{0x09, 0x0d}, {' ', ' '}};
-const CodePoints kAnySpace = {{0x09, 0x0d}, {' ', ' '},         {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
+const CodePoints kAnySpace = {{0x09, 0x0d},     {' ', ' '},       {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
                               {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
 const CodePoints kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 const CodePoints kSurrogates = {{0xd800, 0xdfff}};
@@ -318,7 +318,8 @@ std::string characters(const CodePoints& set, TextForm form) {
   // A large class leaves out the characters that need an escape. The rest is one class, which token masks handle fast.
   for (const auto& [first, last] : kEscapedInJson) {
     for (uint32_t c = first; c <= last; ++c) {
-      if ((written.empty() || size_of(valid) <= kFewCharacters) && contains(valid, c)) written.push_back(ebnf_literal(json_escape(c)));
+      if ((written.empty() || size_of(valid) <= kFewCharacters) && contains(valid, c))
+        written.push_back(ebnf_literal(json_escape(c)));
     }
   }
   return written.size() == 1 ? written[0] : ebnf_either(written);

@@ -20,7 +20,7 @@ constexpr size_t kMostRegexBytes = size_t{1} << 16;
 constexpr int64_t kMostRepetitions = 100'000;
 
 struct RegexGrammar {
-  std::string ebnf;                                // expression of one text, without quotes around it
+  std::string ebnf;                                 // expression of one text, without quotes around it
   int64_t min_length = 0, max_length = kUnbounded;  // length of the texts in code points
 };
 

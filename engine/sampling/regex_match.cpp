@@ -31,20 +31,23 @@ PCRE2_SPTR bytes(const std::string& text) { return reinterpret_cast<PCRE2_SPTR>(
 }  // namespace
 
 bool regex_matches(const std::string& regex, const std::string& text, int64_t* steps) {
-  if (regex.size() > kMostBytes) throw GrammarError("", "regular expression: more than " + std::to_string(kMostBytes) + " bytes");
+  if (regex.size() > kMostBytes)
+    throw GrammarError("", "regular expression: more than " + std::to_string(kMostBytes) + " bytes");
   *steps += kCompileSteps;
   int error = 0;
   size_t at = 0, code_bytes = 0;
   const std::unique_ptr<pcre2_code, void (*)(pcre2_code*)> code(
       pcre2_compile(bytes(regex), regex.size(),
-                    PCRE2_UTF | PCRE2_ALT_BSUX | PCRE2_DOLLAR_ENDONLY | PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT, &error, &at, nullptr),
+                    PCRE2_UTF | PCRE2_ALT_BSUX | PCRE2_DOLLAR_ENDONLY | PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT,
+                    &error, &at, nullptr),
       pcre2_code_free);
   if (code == nullptr) {
     throw GrammarError("", "regular expression: invalid or unsupported (at byte " + std::to_string(at + 1) + ")");
   }
-  const std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> context(pcre2_match_context_create(nullptr),
-                                                                                     pcre2_match_context_free);
-  const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+  const std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> context(
+      pcre2_match_context_create(nullptr), pcre2_match_context_free);
+  const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(pcre2_match_data_create(1, nullptr),
+                                                                            pcre2_match_data_free);
   if (context == nullptr || data == nullptr) throw std::bad_alloc();
   const int64_t reads_per_item = 64 + static_cast<int64_t>(text.size());
   Items items{.n = 0, .most = kMostReads / reads_per_item};

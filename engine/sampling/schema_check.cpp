@@ -24,7 +24,8 @@ double length_of(const std::string& text) {
 int compare(const Json& a, const Json& b) {
   const Decimal left = decimal(a), right = decimal(b);
   if (left.negative != right.negative) return left.negative ? -1 : 1;
-  int size = left.whole.size() != right.whole.size() ? (left.whole.size() < right.whole.size() ? -1 : 1) : left.whole.compare(right.whole);
+  int size = left.whole.size() != right.whole.size() ? (left.whole.size() < right.whole.size() ? -1 : 1)
+                                                     : left.whole.compare(right.whole);
   if (size == 0) size = left.fraction.compare(right.fraction);
   const int sign = size < 0 ? -1 : size > 0 ? 1 : 0;
   return left.negative ? -sign : sign;
@@ -52,9 +53,14 @@ class Validator {
   }
 
  private:
-  bool holds(const std::string& key, const Json& of, const Json& value, const Json& schema, const std::string& path, int depth) {
-    const auto inner = [&](const Json& one, const Json& its_schema) { return check(one, its_schema, path + key + ".", depth + 1); };
-    const auto some = [&](const auto& list) { return std::count_if(list.begin(), list.end(), [&](const Json& one) { return inner(value, one); }); };
+  bool holds(const std::string& key, const Json& of, const Json& value, const Json& schema, const std::string& path,
+             int depth) {
+    const auto inner = [&](const Json& one, const Json& its_schema) {
+      return check(one, its_schema, path + key + ".", depth + 1);
+    };
+    const auto some = [&](const auto& list) {
+      return std::count_if(list.begin(), list.end(), [&](const Json& one) { return inner(value, one); });
+    };
     if (key == "$ref") return inner(value, references_.target(of, path));
     // In the worst case each member of `of` is compared with each member of the value.
     grammar_.spend(of.is_structured() ? static_cast<int64_t>(of.size() * std::max<size_t>(1, value.size())) : 1);
@@ -140,7 +146,9 @@ class Validator {
     if (key == "minProperties") return !of.is_number() || size >= of.get<double>();
     if (key == "maxProperties") return !of.is_number() || size <= of.get<double>();
     if (key == "required" && of.is_array()) {
-      return std::all_of(of.begin(), of.end(), [&](const Json& name) { return !name.is_string() || value.contains(name.get<std::string>()); });
+      return std::all_of(of.begin(), of.end(), [&](const Json& name) {
+        return !name.is_string() || value.contains(name.get<std::string>());
+      });
     }
     for (const auto& [name, member] : value.items()) {
       if (key == "properties" && of.is_object() && of.contains(name) && !inner(member, of[name])) return false;
@@ -155,10 +163,12 @@ class Validator {
   }
 
   bool named(const Json& schema, const std::string& name) {
-    if (const auto properties = schema.find("properties"); properties != schema.end() && properties->contains(name)) return true;
+    if (const auto properties = schema.find("properties"); properties != schema.end() && properties->contains(name))
+      return true;
     const auto patterns = schema.find("patternProperties");
     return patterns != schema.end() && patterns->is_object() &&
-           std::any_of(patterns->items().begin(), patterns->items().end(), [&](const auto& item) { return matches(item.key(), name); });
+           std::any_of(patterns->items().begin(), patterns->items().end(),
+                       [&](const auto& item) { return matches(item.key(), name); });
   }
 
   bool matches(const std::string& regex, const std::string& text) {
@@ -186,7 +196,8 @@ int64_t weight(const Json& value) {
   return result;
 }
 
-bool validates(const Json& value, const Json& schema, SchemaReferences* references, EbnfGrammar* grammar, const std::string& path) {
+bool validates(const Json& value, const Json& schema, SchemaReferences* references, EbnfGrammar* grammar,
+               const std::string& path) {
   return Validator(references, grammar).check(value, schema, path);
 }
 

@@ -82,7 +82,9 @@ std::string SchemaGrammar::array(const Json& schema, const std::string& path, in
   return open + first + " (" + comma() + " " + item + "){" + std::to_string(least) + "," + bound + "}" + close;
 }
 
-std::string SchemaGrammar::pair(const std::string& name, const std::string& of) const { return name + " \":\" " + space_ + " " + of; }
+std::string SchemaGrammar::pair(const std::string& name, const std::string& of) const {
+  return name + " \":\" " + space_ + " " + of;
+}
 
 std::string SchemaGrammar::braces(const std::string& members, bool may_be_empty) const {
   const std::string some = "\"{\" " + space_ + " " + members + " " + space_ + " \"}\"";
@@ -90,13 +92,15 @@ std::string SchemaGrammar::braces(const std::string& members, bool may_be_empty)
 }
 
 std::string SchemaGrammar::object(const Json& schema, const std::string& path, int depth) {
-  const int64_t least = count(schema, "minProperties", 0, path), most = count(schema, "maxProperties", kUnbounded, path);
+  const int64_t least = count(schema, "minProperties", 0, path),
+                most = count(schema, "maxProperties", kUnbounded, path);
   check_counts("minProperties", least, most, path);
   const std::set<std::string> required = required_names(schema, path);
   Json properties = schema.contains("properties") ? schema["properties"] : Json::object();
   if (!properties.is_object()) schema_expected(path + "properties", "an object of schemas");
   if (!schema.contains("properties") && required.empty()) return map(schema, least, most, path, depth);
-  if (properties.empty() && required.empty() && (schema.contains("patternProperties") || schema.contains("propertyNames"))) {
+  if (properties.empty() && required.empty() &&
+      (schema.contains("patternProperties") || schema.contains("propertyNames"))) {
     return map(schema, least, most, path, depth);
   }
   for (const char* key : {"patternProperties", "propertyNames"}) {
@@ -117,7 +121,8 @@ std::string SchemaGrammar::object(const Json& schema, const std::string& path, i
   std::vector<std::string> names;
   for (const auto& [name, member] : properties.items()) {
     if (member == Json(false)) {
-      if (required.contains(name)) throw NoValueError(path + "required", "names \"" + name + "\", which allows no value");
+      if (required.contains(name))
+        throw NoValueError(path + "required", "names \"" + name + "\", which allows no value");
     } else {
       const std::string of = value(member, schema_path(path, "properties." + name), depth + 1);
       members.push_back({pair(name_ebnf(name), of), required.contains(name)});

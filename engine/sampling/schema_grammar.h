@@ -74,7 +74,7 @@ class SchemaGrammar {
   std::unordered_map<std::string, std::string> known_;
   // Results of flattened() by the schema's text. nullopt while a result is being made.
   std::unordered_map<std::string, std::optional<Json>> flat_;
-  std::unordered_map<std::string, std::string> by_reference_;   // names of rules by the text of $ref
+  std::unordered_map<std::string, std::string> by_reference_;  // names of rules by the text of $ref
 };
 
 // Returns the path of a member of the schema at `path`.

@@ -16,13 +16,52 @@ using Json = nlohmann::ordered_json;
 
 // The keywords that affect validation. All others are annotations, including those of frameworks (2020-12 core, section
 // 4.3.1).
-constexpr std::array<std::string_view, 46> kAssertions = {
-    "type", "enum", "const", "nullable", "$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
-    "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties", "maxProperties",
-    "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties",
-    "items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "minContains", "maxContains", "minItems", "maxItems", "uniqueItems",
-    "minLength", "maxLength", "pattern", "format",
-    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "divisibleBy", "id"};
+constexpr std::array<std::string_view, 46> kAssertions = {"type",
+                                                          "enum",
+                                                          "const",
+                                                          "nullable",
+                                                          "$ref",
+                                                          "$dynamicRef",
+                                                          "$recursiveRef",
+                                                          "allOf",
+                                                          "anyOf",
+                                                          "oneOf",
+                                                          "not",
+                                                          "if",
+                                                          "then",
+                                                          "else",
+                                                          "properties",
+                                                          "required",
+                                                          "additionalProperties",
+                                                          "patternProperties",
+                                                          "propertyNames",
+                                                          "minProperties",
+                                                          "maxProperties",
+                                                          "dependentRequired",
+                                                          "dependentSchemas",
+                                                          "dependencies",
+                                                          "unevaluatedProperties",
+                                                          "items",
+                                                          "prefixItems",
+                                                          "additionalItems",
+                                                          "unevaluatedItems",
+                                                          "contains",
+                                                          "minContains",
+                                                          "maxContains",
+                                                          "minItems",
+                                                          "maxItems",
+                                                          "uniqueItems",
+                                                          "minLength",
+                                                          "maxLength",
+                                                          "pattern",
+                                                          "format",
+                                                          "minimum",
+                                                          "maximum",
+                                                          "exclusiveMinimum",
+                                                          "exclusiveMaximum",
+                                                          "multipleOf",
+                                                          "divisibleBy",
+                                                          "id"};
 
 constexpr std::array<const char*, 7> kAllTypes = {"string", "number", "integer", "boolean", "null", "array", "object"};
 
@@ -84,11 +123,14 @@ Json merge_keyword(const std::string& key, const Json& a, const Json& b, const s
   if (key == "items") return all_of(a, b);
   if (a.is_number() && b.is_number()) {
     const bool a_is_less = a.get<double>() < b.get<double>();
-    if (is_one_of(key, {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})) return a_is_less ? b : a;
-    if (is_one_of(key, {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})) return a_is_less ? a : b;
+    if (is_one_of(key, {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}))
+      return a_is_less ? b : a;
+    if (is_one_of(key, {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"}))
+      return a_is_less ? a : b;
   }
   if (key == "const") throw NoValueError(path + key, "the combined values exclude each other");
-  if (key == "nullable" || key == "uniqueItems" || key == "unevaluatedProperties" || key == "unevaluatedItems") return key == "uniqueItems";
+  if (key == "nullable" || key == "uniqueItems" || key == "unevaluatedProperties" || key == "unevaluatedItems")
+    return key == "uniqueItems";
   throw GrammarError(path + key, "two combined values of this keyword are not supported");
 }
 
@@ -194,7 +236,8 @@ bool exclude_each_other(const Json& a, const Json& b, EbnfGrammar* grammar) {
     if (other == b["properties"].end()) continue;
     grammar->spend(members(a, "required") + members(b, "required"));
     if (!requires_property(a, name) || !requires_property(b, name)) continue;
-    if (schema.is_object() && !schema.contains("$ref") && !other->contains("$ref") && exclude_each_other(schema, *other, grammar)) {
+    if (schema.is_object() && !schema.contains("$ref") && !other->contains("$ref") &&
+        exclude_each_other(schema, *other, grammar)) {
       return true;
     }
   }

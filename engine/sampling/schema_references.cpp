@@ -59,7 +59,8 @@ void SchemaReferences::index(const Json& value) {
     if (text.starts_with('#')) anchors_.emplace(text.substr(1), &value);  // spelling up to draft 7
     ids_.emplace(without_fragment(text), &value);
     const auto base = root_.find("$id");
-    if (base != root_.end() && base->is_string()) ids_.emplace(beside(base->get<std::string>(), without_fragment(text)), &value);
+    if (base != root_.end() && base->is_string())
+      ids_.emplace(beside(base->get<std::string>(), without_fragment(text)), &value);
   }
 }
 
@@ -75,11 +76,13 @@ const Json& SchemaReferences::target(const Json& reference, const std::string& p
   const Json* base = &root_;
   if (!document.empty()) {
     const auto root_id = root_.find("$id");
-    const std::string whole = root_id != root_.end() && root_id->is_string() ? beside(root_id->get<std::string>(), document) : document;
+    const std::string whole =
+        root_id != root_.end() && root_id->is_string() ? beside(root_id->get<std::string>(), document) : document;
     auto known = ids_.find(whole);
     if (known == ids_.end()) known = ids_.find(document);
     if (known == ids_.end()) {
-      throw GrammarError(path + "$ref", "expected a reference within the schema, \"#...\" or an $id, found \"" + text + "\"");
+      throw GrammarError(path + "$ref",
+                         "expected a reference within the schema, \"#...\" or an $id, found \"" + text + "\"");
     }
     base = known->second;
   }

@@ -21,8 +21,10 @@ constexpr size_t kMostNameCharacters = 256;
 const std::map<std::string, std::string>& formats() {
   static const std::map<std::string, std::string> table = [] {
     const std::string leap = "([12]\\d(0[48]|[2468][048]|[13579][26])|(12|16|20|24|28)00)-02-29";
-    const std::string date = "([12]\\d{3}-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-9]|1\\d|2[0-8]))|" +
-                             leap + ")";
+    const std::string date =
+        "([12]\\d{3}-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-9]|1\\d|2[0-8]))"
+        "|" +
+        leap + ")";
     const std::string time = "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,6})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)";
     const std::string label = "[a-z0-9]([a-z0-9-]{0,14}[a-z0-9])?";
     const std::string host = label + "(\\." + label + "){0,3}";
@@ -41,7 +43,8 @@ const std::map<std::string, std::string>& formats() {
         {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"},
         {"json-pointer", "(/[A-Za-z0-9._-]*)*"},
         {"relative-json-pointer", "(0|[1-9]\\d{0,3})(#|(/[A-Za-z0-9._-]*)*)"},
-        {"uri", "[a-z][a-z0-9+.-]{0,15}://" + host + "(:[1-9]\\d{0,3})?(/[A-Za-z0-9._~-]*)*(\\?[A-Za-z0-9._~=&-]*)?(#[A-Za-z0-9._~-]*)?"},
+        {"uri", "[a-z][a-z0-9+.-]{0,15}://" + host +
+                    "(:[1-9]\\d{0,3})?(/[A-Za-z0-9._~-]*)*(\\?[A-Za-z0-9._~=&-]*)?(#[A-Za-z0-9._~-]*)?"},
     };
   }();
   return table;
@@ -49,8 +52,8 @@ const std::map<std::string, std::string>& formats() {
 
 // Formats that allow every text of another format. The expression of the other format is used.
 constexpr std::pair<std::string_view, std::string_view> kWider[] = {
-    {"idn-email", "email"},   {"idn-hostname", "hostname"}, {"iri", "uri"},          {"uri-reference", "uri"},
-    {"iri-reference", "uri"}, {"uri-template", "uri"},      {"url", "uri"},          {"ip", "ipv4"}};
+    {"idn-email", "email"},   {"idn-hostname", "hostname"}, {"iri", "uri"}, {"uri-reference", "uri"},
+    {"iri-reference", "uri"}, {"uri-template", "uri"},      {"url", "uri"}, {"ip", "ipv4"}};
 
 int64_t length(const Json& schema, const char* key, int64_t otherwise) {
   const auto value = schema.find(key);
@@ -69,7 +72,8 @@ std::string short_rest(int64_t most, EbnfGrammar* grammar) {
   constexpr int64_t kShared = 24;
   const std::string quote = "\"\\\"\"", plain = ebnf_class(plain_json_characters());
   std::string rest = grammar->add(quote);
-  for (int64_t i = 0; i < std::min(most, kShared - (most > kShared)); ++i) rest = grammar->add(quote + " | " + plain + " " + rest);
+  for (int64_t i = 0; i < std::min(most, kShared - (most > kShared)); ++i)
+    rest = grammar->add(quote + " | " + plain + " " + rest);
   if (most <= kShared) return rest;
   return grammar->add(rest + " | " + plain + "{" + std::to_string(kShared) + "," + std::to_string(most) + "} " + quote);
 }
@@ -150,7 +154,8 @@ std::string string_ebnf(const Json& schema, EbnfGrammar* grammar) {
     regex = regex_grammar(*its_format, TextForm::kJsonString, false);
   };
   try {
-    pattern == schema.end() ? by_format() : void(regex = regex_grammar(pattern->get<std::string>(), TextForm::kJsonString, true));
+    pattern == schema.end() ? by_format()
+                            : void(regex = regex_grammar(pattern->get<std::string>(), TextForm::kJsonString, true));
   } catch (const GrammarError& error) {
     // Frameworks often add the pattern with which they check the format. Our expression of the format allows less than
     // that.

@@ -37,8 +37,8 @@ double expected_accepted(double rate, int64_t drafted) {
 
 // A number of tokens to draft for each option, with the expected tokens and milliseconds of one round.
 struct Plan {
-  std::vector<int64_t> drafted;  // by option
-  int64_t rows = 0;              // the sum of `drafted`
+  std::vector<int64_t> drafted;            // by option
+  int64_t rows = 0;                        // the sum of `drafted`
   double tokens = 0, step_ms = 0, ms = 0;  // step_ms: draft steps only; ms: draft steps and the target's pass
   double rate() const { return tokens / ms; }
 };

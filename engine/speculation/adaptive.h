@@ -55,7 +55,7 @@ class AcceptanceEstimate {
 // unsure.
 class ConfidenceEstimate {
  public:
-  ConfidenceEstimate();  // starts from the model's own probabilities
+  ConfidenceEstimate();                       // starts from the model's own probabilities
   explicit ConfidenceEstimate(double prior);  // starts from one acceptance rate for every probability
 
   double rate(double probability) const { return ranges_[range_of(probability)].rate(); }
@@ -86,7 +86,7 @@ class PassCost {
  private:
   static constexpr size_t kSequenceClasses = 8, kRowClasses = 14;
   struct Level {
-    double ms = 0;                            // cost of a pass without extra rows
+    double ms = 0;  // cost of a pass without extra rows
     int64_t passes = 0;
     std::array<double, kRowClasses> shape{};  // factor on `ms` by row class; 0 if the class was never observed
   };

@@ -81,8 +81,7 @@ DraftOption DraftSequence::offer(int64_t cap) {
   const int64_t matched = index_.lookup(cap, &draft);
   AcceptanceEstimate* lookup = matched > 0 ? &lookup_acceptance_[match_class(matched)] : nullptr;
   const double preference = speculation_->drafts_for_itself() ? kLookupPreferenceOverSelf : kLookupPreference;
-  const bool model = cache_ != nullptr &&
-                     (lookup == nullptr || lookup->rate() < preference * model_acceptance_.rate());
+  const bool model = cache_ != nullptr && (lookup == nullptr || lookup->rate() < preference * model_acceptance_.rate());
   estimate_ = model ? &model_acceptance_ : lookup;
   if (estimate_ == nullptr) return option;
   if (model) {

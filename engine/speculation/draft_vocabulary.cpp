@@ -14,7 +14,8 @@ std::string content(const Tokenizer& tokenizer, int64_t token) {
   if (token >= tokenizer.vocab_size()) return "";
   std::string found = tokenizer.token_content(static_cast<TokenId>(token));
   const size_t end = found.find_first_not_of(kDecimals, kPadding.size());
-  const bool padding = found.starts_with(kPadding) && end > kPadding.size() && end + 1 == found.size() && found.back() == ']';
+  const bool padding =
+      found.starts_with(kPadding) && end > kPadding.size() && end + 1 == found.size() && found.back() == ']';
   return padding ? "" : found;
 }
 
@@ -30,7 +31,8 @@ void check_draft_vocabulary(const DraftVocabulary& target, const DraftVocabulary
   int64_t end = 0;  // id after the last token that is not padding
   for (int64_t token = 0; token < ids; ++token) {
     const std::string expected = content(*target.tokenizer, token), found = content(*draft.tokenizer, token);
-    if (found != expected) refuse(quoted(found) + " as token " + std::to_string(token) + " instead of " + quoted(expected));
+    if (found != expected)
+      refuse(quoted(found) + " as token " + std::to_string(token) + " instead of " + quoted(expected));
     if (!expected.empty()) end = token + 1;
   }
   const int64_t needed = std::min(end, target.outputs);

@@ -27,12 +27,15 @@ void check_loaded(const SpeculationSpec& spec, const LoadedDrafts& loaded) {
   }
   if (!is_pillar(spec.kv_cache)) return;
   if (spec.method == DraftMethod::kDraftModel || (spec.method == DraftMethod::kAuto && loaded.draft_model)) {
-    refuse("speculative.kv_cache", "policy \"pillar_attn\" reads the attention of the model's own passes: expected "
-                                   "\"method\": \"self\", found \"" + std::string(name(spec.method)) + '"');
+    refuse("speculative.kv_cache",
+           "policy \"pillar_attn\" reads the attention of the model's own passes: expected "
+           "\"method\": \"self\", found \"" +
+               std::string(name(spec.method)) + '"');
   }
   if (spec.offload) {
-    refuse("speculative.kv_cache", "policy \"pillar_attn\" copies rows of the request's own cache: expected "
-                                   "\"offload\": false, found true");
+    refuse("speculative.kv_cache",
+           "policy \"pillar_attn\" copies rows of the request's own cache: expected "
+           "\"offload\": false, found true");
   }
 }
 

@@ -16,7 +16,8 @@ void MirroredCache::reserve(int64_t n) {
   target_->reserve(n);
   keeps_ = draft_->tokens() + n > draft_->next_boundary();
   if (!keeps_) return draft_->reserve(n);
-  for (auto& layer : kept_) layer = std::make_unique<kernels::PageMemory>(backend_, static_cast<size_t>(n * 2 * width_) * sizeof(float));
+  for (auto& layer : kept_)
+    layer = std::make_unique<kernels::PageMemory>(backend_, static_cast<size_t>(n * 2 * width_) * sizeof(float));
 }
 
 void MirroredCache::write(int64_t layer, const KvRows& rows) {

@@ -26,7 +26,8 @@ int64_t room_to_boundary(const SequenceCache& draft);
 class MirroredCache final : public ForwardingCache {
  public:
   // `backend` holds the draft's pages. Both caches outlive this.
-  MirroredCache(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend, SequenceCache* target, SequenceCache* draft)
+  MirroredCache(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend, SequenceCache* target,
+                SequenceCache* draft)
       : ForwardingCache({target}),
         backend_(std::move(backend)),
         width_(shape.n_kv_heads * shape.head_dim),
@@ -51,8 +52,8 @@ class MirroredCache final : public ForwardingCache {
   void write_kept();
 
   std::shared_ptr<kernels::KvBackend> backend_;
-  int64_t width_;                         // floats of K, and of V, per token and layer
-  bool keeps_ = false;                    // this pass's rows go to kept_ instead of the draft's cache
+  int64_t width_;       // floats of K, and of V, per token and layer
+  bool keeps_ = false;  // this pass's rows go to kept_ instead of the draft's cache
   // Per layer f32 [n, 2, width]: K and V of the tokens from draft_->tokens() on. It is memory of the backend, because
   // rows may lie in device memory.
   std::vector<std::unique_ptr<kernels::PageMemory>> kept_;

@@ -7,7 +7,9 @@
 
 namespace smartkv {
 
-void NgramIndex::append(std::span<const TokenId> tokens) { tokens_.insert(tokens_.end(), tokens.begin(), tokens.end()); }
+void NgramIndex::append(std::span<const TokenId> tokens) {
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+}
 
 void NgramIndex::hash_before(size_t end, int64_t longest, uint32_t* hashes) const {
   uint64_t hash = 0;

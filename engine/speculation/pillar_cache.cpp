@@ -80,7 +80,9 @@ PillarCache::PillarCache(const PolicyContext& context, const PillarOptions& opti
 
 PillarCache::PillarCache(const PillarCache& other) = default;
 
-std::unique_ptr<SequenceCache> PillarCache::fork() const { return std::unique_ptr<SequenceCache>(new PillarCache(*this)); }
+std::unique_ptr<SequenceCache> PillarCache::fork() const {
+  return std::unique_ptr<SequenceCache>(new PillarCache(*this));
+}
 
 int64_t PillarCache::max_bytes(const CacheShape& shape, const PillarOptions& options, int64_t n_tokens) {
   const int64_t chosen = std::min(options.tokens, n_tokens);
@@ -178,8 +180,10 @@ void PillarCache::choose(int64_t layer, const Probe& probe, int64_t n, std::span
     const int64_t head = i / blocks, from = i % blocks * kPageTokens;
     std::vector<kernels::TokenMove> moves;
     for (int64_t row = from; row < std::min(from + kPageTokens, this->rows(end)); ++row) {
-      const int64_t at = row < n_chosen_ ? chosen[static_cast<size_t>(head * n_chosen_ + row)] : first_ + row - n_chosen_;
-      moves.push_back({place(target[static_cast<size_t>(at / kPageTokens)], head, at % kPageTokens), rows.place(row, head)});
+      const int64_t at =
+          row < n_chosen_ ? chosen[static_cast<size_t>(head * n_chosen_ + row)] : first_ + row - n_chosen_;
+      moves.push_back(
+          {place(target[static_cast<size_t>(at / kPageTokens)], head, at % kPageTokens), rows.place(row, head)});
     }
     context_->pool->backend()->move(shape().type, shape().head_dim, moves);
   });
@@ -188,7 +192,8 @@ void PillarCache::choose(int64_t layer, const Probe& probe, int64_t n, std::span
   state_.set(state_bytes(shape(), n_chosen_));
 }
 
-PillarMirror::PillarMirror(SequenceCache* target, PillarCache* draft) : ForwardingCache({target}), target_(target), draft_(draft) {
+PillarMirror::PillarMirror(SequenceCache* target, PillarCache* draft)
+    : ForwardingCache({target}), target_(target), draft_(draft) {
   draft_->advance(target->tokens() - draft->tokens());  // earlier tokens need no rows
 }
 
@@ -213,7 +218,9 @@ void PillarMirror::commit(int64_t n_tokens) {
 }
 
 void PillarMirror::observe(int64_t layer, const Probe& probe) {
-  const auto contains = [&](const TokenRange& range) { return probe.position >= range.first && probe.position < range.end; };
+  const auto contains = [&](const TokenRange& range) {
+    return probe.position >= range.first && probe.position < range.end;
+  };
   // The target's probes depend on positions only, so a pass that ended at this position would have the same ones.
   if (contains(target_->probes(probe.position + 1 - tokens()))) target_->observe(layer, probe);
   if (!contains(draft_->chooses(n_))) return;
@@ -226,7 +233,8 @@ bool is_pillar(const nlohmann::json& kv_cache) {
   return (kv_cache.is_object() && kv_cache.contains("policy") ? kv_cache.at("policy") : kv_cache) == kPillarAttn;
 }
 
-std::unique_ptr<KvCachePolicy> make_pillar_policy(const PolicyContext& context, const nlohmann::json& kv_cache, int64_t drafted) {
+std::unique_ptr<KvCachePolicy> make_pillar_policy(const PolicyContext& context, const nlohmann::json& kv_cache,
+                                                  int64_t drafted) {
   if (context.window.tokens > 0) {
     throw CacheError(
         "kv_cache: policy \"pillar_attn\" does not keep tokens in order, as layers with a sliding_window need");

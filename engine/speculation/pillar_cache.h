@@ -73,9 +73,9 @@ class PillarCache final : public SequenceCache {
   int64_t tokens_ = 0, committed_ = 0;
   int64_t n_chosen_ = 0;  // rows of chosen tokens before first_, in order of position, per KV head
   int64_t first_ = 0;     // first token after the chosen ones; from it on every KV head has a row of every token
-  std::vector<DenseLayer> rows_;               // by layer: rows of the chosen tokens, then of the tokens from first_ on
-  std::vector<std::vector<int32_t>> chosen_;   // [n_layers][n_kv_heads, n_chosen]: positions of the chosen tokens
-  PoolCharge state_;                           // bytes of chosen_
+  std::vector<DenseLayer> rows_;              // by layer: rows of the chosen tokens, then of the tokens from first_ on
+  std::vector<std::vector<int32_t>> chosen_;  // [n_layers][n_kv_heads, n_chosen]: positions of the chosen tokens
+  PoolCharge state_;                          // bytes of chosen_
 };
 
 // The target's cache, which shows the draft's PillarCache the passes of the target.
@@ -105,6 +105,7 @@ class PillarMirror final : public ForwardingCache {
 // Makes the policy from `kv_cache`, which is {"policy": "pillar_attn", "tokens": N} or the name alone. `drafted` is the
 // most tokens drafted in a round. `context` outlives the policy. Throws CacheError on bad parameters and on models with
 // sliding windows.
-std::unique_ptr<KvCachePolicy> make_pillar_policy(const PolicyContext& context, const nlohmann::json& kv_cache, int64_t drafted);
+std::unique_ptr<KvCachePolicy> make_pillar_policy(const PolicyContext& context, const nlohmann::json& kv_cache,
+                                                  int64_t drafted);
 
 }  // namespace smartkv

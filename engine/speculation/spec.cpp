@@ -18,9 +18,9 @@ constexpr int64_t kMaxTokens = 32, kMaxMatch = 8;
 constexpr int64_t kLookupTokens = 10;
 
 [[noreturn]] void invalid_speculative(const std::string& field, const std::string& expected, const json& found) {
-  throw RequestError(RequestError::Kind::kInvalid, field,
-                     field + ": expected " + expected + ", found " +
-                         found.dump(-1, ' ', false, json::error_handler_t::replace));
+  throw RequestError(
+      RequestError::Kind::kInvalid, field,
+      field + ": expected " + expected + ", found " + found.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
 DraftMethod read_method(const std::string& field, const json& value) {

@@ -17,9 +17,9 @@ std::string_view name(DraftMethod method);
 // "auto". A comment names the methods that a parameter belongs to.
 struct SpeculationSpec {
   DraftMethod method = DraftMethod::kOff;
-  int64_t tokens = 4;      // most tokens to draft in a round, [1, 32]
-  bool adaptive = true;    // draft fewer tokens, or none, if measured acceptance and cost say so
-  int64_t ngram_min = 2;   // ngram, auto: shortest match to look up, [1, 8]
+  int64_t tokens = 4;     // most tokens to draft in a round, [1, 32]
+  bool adaptive = true;   // draft fewer tokens, or none, if measured acceptance and cost say so
+  int64_t ngram_min = 2;  // ngram, auto: shortest match to look up, [1, 8]
   // ngram, auto: longest match to look up, [ngram_min, 8]. The longest match wins, and the most recent one of that
   // length.
   int64_t ngram_max = 5;
@@ -28,8 +28,8 @@ struct SpeculationSpec {
   //  - "full" for a draft model;
   //  - the last 1,024 tokens for a model that drafts for itself, or "k4v4" if that model has a sliding window.
   nlohmann::json kv_cache;
-  bool int4 = false;       // self: "weights": "int4" drafts with a 4-bit copy of the weights
-  bool offload = false;    // self: the request's own cache is in host memory; a device holds only the draft's cache
+  bool int4 = false;     // self: "weights": "int4" drafts with a 4-bit copy of the weights
+  bool offload = false;  // self: the request's own cache is in host memory; a device holds only the draft's cache
 };
 
 // Parses `field`, which is null (off), a method's name, or {"method": name, parameters...}. Throws RequestError

@@ -29,7 +29,8 @@ nlohmann::json self_cache(const SlidingWindow& window) {
 }
 
 // Makes the policy of a draft's cache. Throws CacheError.
-std::unique_ptr<KvCachePolicy> draft_policy(const SpeculationSpec& spec, const DraftModel& drafter, const nlohmann::json& kv_cache) {
+std::unique_ptr<KvCachePolicy> draft_policy(const SpeculationSpec& spec, const DraftModel& drafter,
+                                            const nlohmann::json& kv_cache) {
   if (!is_pillar(kv_cache)) return make_policy(*drafter.context, kv_cache);
   return make_pillar_policy(*drafter.context, kv_cache, spec.tokens);
 }
@@ -74,9 +75,7 @@ std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& sp
 }
 
 DraftModel* Speculator::drafter_of(const SpeculationSpec& spec) const {
-  const auto loaded = [this](Group group) {
-    return drafters_[group].model != nullptr ? &drafters_[group] : nullptr;
-  };
+  const auto loaded = [this](Group group) { return drafters_[group].model != nullptr ? &drafters_[group] : nullptr; };
   switch (spec.method) {
     case DraftMethod::kOff:
     case DraftMethod::kNgram: return nullptr;
@@ -110,7 +109,8 @@ bool Speculator::knows(const DraftModel& drafter, DraftSequence* sequence) const
   const int64_t known = drafter.model->config().vocab_size;
   if (known >= vocabulary_) return true;
   const std::vector<TokenId>& tokens = sequence->tokens();
-  return std::all_of(tokens.begin() + sequence->cache()->tokens(), tokens.end(), [known](TokenId token) { return token < known; });
+  return std::all_of(tokens.begin() + sequence->cache()->tokens(), tokens.end(),
+                     [known](TokenId token) { return token < known; });
 }
 
 void Speculator::give_up(DraftSequence* sequence, const std::string& why) {
@@ -259,7 +259,8 @@ void Speculator::run_steps(DraftModel* drafter, std::vector<float>* logits) {
       active_.clear();
       return;
     }
-    for (int64_t i = 0; i < n; ++i) take_draft(&active_[static_cast<size_t>(i)], {logits->data() + i * stride, static_cast<size_t>(stride)});
+    for (int64_t i = 0; i < n; ++i)
+      take_draft(&active_[static_cast<size_t>(i)], {logits->data() + i * stride, static_cast<size_t>(stride)});
     PassCost& cost = first ? drafter->step.first : drafter->step.next;
     cost.observe(n, rows - n, std::chrono::duration<double, std::milli>(Clock::now() - start).count());
     drop_finished();

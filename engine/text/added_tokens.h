@@ -41,7 +41,7 @@ class AddedTokens {
  private:
   const AddedToken* longest_at(std::string_view text, size_t at) const;  // Null if no token begins at `at`.
 
-  std::vector<AddedToken> tokens_;                      // longest first
+  std::vector<AddedToken> tokens_;                            // longest first
   std::array<std::vector<const AddedToken*>, 256> by_first_;  // The tokens by their first byte, longest first.
 };
 

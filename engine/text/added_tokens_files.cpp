@@ -44,8 +44,11 @@ void add_listed_tokens(const Json& tokens, const std::string& file, TokenizerCon
   if (!tokens.is_object()) throw TokenizerError(file + ": expected an object");
   for (const auto& [content, id] : tokens.items()) {
     const TokenId token = JsonNode(id, content, file).token();
-    const auto same = [&, name = content](const AddedToken& other) { return other.id == token || other.content == name; };
-    if (std::none_of(config->added.begin(), config->added.end(), same)) config->added.push_back({content, token, false});
+    const auto same = [&, name = content](const AddedToken& other) {
+      return other.id == token || other.content == name;
+    };
+    if (std::none_of(config->added.begin(), config->added.end(), same))
+      config->added.push_back({content, token, false});
   }
 }
 

@@ -53,7 +53,7 @@ class Bpe {
   };
 
   TokenId id_of_character(std::string_view character) const;
-  const Merge* find_merge(TokenId left, TokenId right) const;  // Null if the pair has no merge.
+  const Merge* find_merge(TokenId left, TokenId right) const;                // Null if the pair has no merge.
   void symbols_of(std::string_view piece, std::vector<TokenId>* ids) const;  // Appends the tokens of the characters.
   void merge_short(std::vector<TokenId>* ids) const;  // Scans for the next merge: O(n^2), fast for few symbols.
   void merge_long(std::vector<TokenId>* ids) const;   // Keeps the next merges in a heap: O(n log n).
@@ -61,7 +61,7 @@ class Bpe {
   std::vector<std::string> tokens_;
   BpeOptions options_;
   std::unordered_map<std::string, TokenId, Hash, std::equal_to<>> ids_;
-  std::vector<Merge> merges_;  // A hash table with open addressing; its size is a power of two.
+  std::vector<Merge> merges_;               // A hash table with open addressing; its size is a power of two.
   std::array<TokenId, 512> character_ids_;  // Tokens of the first 512 characters of Unicode; -1 if there is none.
   std::array<TokenId, 256> byte_ids_;       // Byte tokens; -1 if there is none, or without byte_fallback.
 };

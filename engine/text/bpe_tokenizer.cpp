@@ -44,7 +44,8 @@ class BpeTokenizer final : public Tokenizer {
       added_by_id_[static_cast<size_t>(token.id)] = token;
       if (token.normalized) {
         token.content = normalize(token.content);
-        if (token.content != added_by_id_[static_cast<size_t>(token.id)].content) normalized_contents_[token.id] = token.content;
+        if (token.content != added_by_id_[static_cast<size_t>(token.id)].content)
+          normalized_contents_[token.id] = token.content;
         normalized.push_back(token);
       } else {
         raw.push_back(token);
@@ -88,11 +89,14 @@ class BpeTokenizer final : public Tokenizer {
     return decode_texts(spec_.decoder, std::move(texts), true);
   }
 
-  std::string token_bytes(TokenId token) const override { return decode_texts(spec_.decoder, {decoded_content(token)}, false); }
+  std::string token_bytes(TokenId token) const override {
+    return decode_texts(spec_.decoder, {decoded_content(token)}, false);
+  }
 
   int64_t min_tokens(std::string_view text) const override {
     if (most_bytes_ == 0) return 0;
-    const auto known = std::count_if(text.begin(), text.end(), [this](char byte) { return known_bytes_[static_cast<uint8_t>(byte)]; });
+    const auto known =
+        std::count_if(text.begin(), text.end(), [this](char byte) { return known_bytes_[static_cast<uint8_t>(byte)]; });
     return (known + most_bytes_ - 1) / most_bytes_;
   }
   int64_t vocab_size() const override { return static_cast<int64_t>(added_by_id_.size()); }
@@ -124,7 +128,8 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   bool uses_stand_ins() const {
-    return std::any_of(spec_.pre_tokenizer.begin(), spec_.pre_tokenizer.end(), [](const auto& step) { return step.stand_ins; });
+    return std::any_of(spec_.pre_tokenizer.begin(), spec_.pre_tokenizer.end(),
+                       [](const auto& step) { return step.stand_ins; });
   }
 
   // Returns which bytes of a text become tokens. The vocabulary drops the others.
@@ -149,7 +154,8 @@ class BpeTokenizer final : public Tokenizer {
     int64_t longest = 0;
     for (const std::string& content : spec_.contents) {
       const auto is_start = [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; };
-      const auto size = stand_ins ? std::count_if(content.begin(), content.end(), is_start) : static_cast<std::ptrdiff_t>(content.size());
+      const auto size = stand_ins ? std::count_if(content.begin(), content.end(), is_start)
+                                  : static_cast<std::ptrdiff_t>(content.size());
       longest = std::max<int64_t>(longest, size);
     }
     for (const AddedToken& token : spec_.added) {

@@ -1,5 +1,6 @@
-// The pipeline of a Hugging Face tokenizer with a BPE model: added tokens, normalizer, pre-tokenizer, BPE, post-processor, and the
-// decoder for the way back. The readers of tokenizer.json and of GGUF metadata both produce a BpeTokenizerSpec.
+// The pipeline of a Hugging Face tokenizer with a BPE model: added tokens, normalizer, pre-tokenizer, BPE,
+// post-processor, and the decoder for the way back. The readers of tokenizer.json and of GGUF metadata both produce a
+// BpeTokenizerSpec.
 #pragma once
 
 #include <memory>
@@ -28,7 +29,7 @@ struct BpeTokenizerSpec {
   std::vector<DecoderStep> decoder;
   std::vector<TokenId> prefix, suffix;  // Tokens that the post-processor adds.
   std::optional<TokenId> bos, eos;
-  std::set<TokenId> ends;  // End tokens (end_tokens.h).
+  std::set<TokenId> ends;             // End tokens (end_tokens.h).
   std::vector<std::string> warnings;  // Tokenizer::warnings()
 };
 

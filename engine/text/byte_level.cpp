@@ -10,8 +10,8 @@ namespace {
 // The stand-in of a byte that is printable in Latin-1 is that character. The other bytes have U+0100, U+0101, ... in
 // order.
 struct StandIns {
-  std::array<int, 512> bytes;           // by character; -1 if it is not a stand-in
-  std::array<std::string, 256> texts;   // by byte
+  std::array<int, 512> bytes;          // by character; -1 if it is not a stand-in
+  std::array<std::string, 256> texts;  // by byte
 
   StandIns() {
     bytes.fill(-1);

@@ -11,8 +11,10 @@ namespace {
 bool is_about_tools(const nlohmann::ordered_json& context) {
   const auto tools = context.find("tools"), messages = context.find("messages");
   if (tools != context.end() && tools->is_array() && !tools->empty()) return true;
-  return messages != context.end() && std::any_of(messages->begin(), messages->end(), [](const nlohmann::ordered_json& message) {
-           return message.is_object() && (message.contains("tool_calls") || message.value("role", nlohmann::ordered_json()) == "tool");
+  return messages != context.end() &&
+         std::any_of(messages->begin(), messages->end(), [](const nlohmann::ordered_json& message) {
+           return message.is_object() &&
+                  (message.contains("tool_calls") || message.value("role", nlohmann::ordered_json()) == "tool");
          });
 }
 
@@ -43,7 +45,8 @@ ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
 std::string ChatTemplate::render(const nlohmann::ordered_json& context, const std::function<std::tm()>& now) const {
-  const std::optional<jinja::Block>& block = impl_->tool_use && is_about_tools(context) ? impl_->tool_use : impl_->usual;
+  const std::optional<jinja::Block>& block =
+      impl_->tool_use && is_about_tools(context) ? impl_->tool_use : impl_->usual;
   if (!block) throw ChatTemplateError("the model's only chat template, \"tool_use\", needs a conversation with tools");
   return jinja::render(*block, context, impl_->variables, impl_->limits, now);
 }

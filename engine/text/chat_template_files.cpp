@@ -73,7 +73,8 @@ std::map<std::string, std::string> listed_templates(const Json& list, const std:
   return sources;
 }
 
-std::map<std::string, std::string> templates_of(const std::filesystem::path& folder, const Json& config, const std::string& file) {
+std::map<std::string, std::string> templates_of(const std::filesystem::path& folder, const Json& config,
+                                                const std::string& file) {
   std::map<std::string, std::string> sources;
   if (const auto path = folder / "chat_template.jinja"; std::filesystem::exists(path))
     sources["default"] = read_text_file(path);

@@ -6,18 +6,37 @@ namespace smartkv {
 namespace {
 
 // Tokens that end an answer in every vocabulary that has them.
-constexpr std::initializer_list<const char*> kEnds = {
-    "<|eot_id|>", "<|im_end|>", "<|end|>",  "<|return|>", "<|call|>", "<|flush|>",        "<|calls|>",          "<end_of_turn>",
-    "<|endoftext|>", "</s>",    "<|eom_id|>", "<EOT>",    "_<EOT>",   "[EOT]",            "[EOS]",              "<|end_of_text|>",
-    "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["};
+constexpr std::initializer_list<const char*> kEnds = {"<|eot_id|>",
+                                                      "<|im_end|>",
+                                                      "<|end|>",
+                                                      "<|return|>",
+                                                      "<|call|>",
+                                                      "<|flush|>",
+                                                      "<|calls|>",
+                                                      "<end_of_turn>",
+                                                      "<|endoftext|>",
+                                                      "</s>",
+                                                      "<|eom_id|>",
+                                                      "<EOT>",
+                                                      "_<EOT>",
+                                                      "[EOT]",
+                                                      "[EOS]",
+                                                      "<|end_of_text|>",
+                                                      "<end_of_utterance>",
+                                                      "<eos>",
+                                                      "<turn|>",
+                                                      "<|tool_response>",
+                                                      "<｜end▁of▁sentence｜>",
+                                                      "[e~["};
 constexpr std::initializer_list<const char*> kFillPads = {"<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"};
-constexpr std::initializer_list<const char*> kRepositories = {"<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"};
+constexpr std::initializer_list<const char*> kRepositories = {"<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>",
+                                                              "<reponame>"};
 constexpr std::initializer_list<const char*> kSeparators = {"<|file_sep|>"};
 
 }  // namespace
 
-std::set<TokenId> find_end_tokens(const std::function<std::optional<TokenId>(std::string_view)>& find, std::optional<TokenId> eos,
-                                  const NamedEnds& named) {
+std::set<TokenId> find_end_tokens(const std::function<std::optional<TokenId>(std::string_view)>& find,
+                                  std::optional<TokenId> eos, const NamedEnds& named) {
   std::set<TokenId> ends;
   const auto add = [&](std::optional<TokenId> token) {
     if (token) ends.insert(*token);

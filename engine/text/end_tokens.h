@@ -21,8 +21,8 @@ struct NamedEnds {
 
 // Returns the end tokens of a vocabulary, found as llama.cpp finds them: `eos`, the tokens in `named`, and tokens with
 // well-known names, whatever their type. `find` returns the id of a token from its text in the vocabulary.
-std::set<TokenId> find_end_tokens(const std::function<std::optional<TokenId>(std::string_view)>& find, std::optional<TokenId> eos,
-                                  const NamedEnds& named = {});
+std::set<TokenId> find_end_tokens(const std::function<std::optional<TokenId>(std::string_view)>& find,
+                                  std::optional<TokenId> eos, const NamedEnds& named = {});
 
 // Returns the end tokens of the tokenizer and those of the configuration (config.json and generation_config.json).
 // Leaves out ids that are not below `vocabulary`.

@@ -21,6 +21,8 @@ inline bool is_exact_integer(const nlohmann::ordered_json& value) {
 }
 
 // Returns the integer as text. REQUIRES: is_exact_integer(value).
-inline std::string digits_of(const nlohmann::ordered_json& value) { return {value.get_binary().begin(), value.get_binary().end()}; }
+inline std::string digits_of(const nlohmann::ordered_json& value) {
+  return {value.get_binary().begin(), value.get_binary().end()};
+}
 
 }  // namespace smartkv

@@ -44,19 +44,23 @@ constexpr const char* kLower = R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])";
 // Tekken.
 PreTokenizerStep cased_step(const std::string& contractions, const std::string& digits) {
   const std::string before = R"([^\r\n\p{L}\p{N}]?)", upper = kUpper, lower = kLower;
-  return step(before + upper + "*" + lower + "+" + contractions + "|" + before + upper + "+" + lower + "*" + contractions + "|" + digits +
-              R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
+  return step(before + upper + "*" + lower + "+" + contractions + "|" + before + upper + "+" + lower + "*" +
+              contractions + "|" + digits + R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
 }
 
 PreSteps deepseek_v3_steps() {
-  return {step(R"(\p{N}{1,3})"), step("[一-龥぀-ゟ゠-ヿ]+"),
-          step(R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*)"
-               R"(|\s*[\r\n]+|\s+(?!\S)|\s+)")};
+  return {
+      step(R"(\p{N}{1,3})"), step("[一-龥぀-ゟ゠-ヿ]+"),
+      step(
+          R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*)"
+          R"(|\s*[\r\n]+|\s+(?!\S)|\s+)")};
 }
 
 // The pattern of Qwen 3.5, in which combining marks belong to words.
 PreTokenizerStep qwen35_step() {
-  return step(kContractions + std::string(R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"));
+  return step(
+      kContractions +
+      std::string(R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"));
 }
 
 bool is_one_of(const std::string& name, std::initializer_list<const char*> names) {
@@ -82,9 +86,12 @@ std::optional<std::vector<PreTokenizerStep>> gguf_pre_tokenizer(const std::strin
     return PreSteps{cased_step(std::string(kContractions) + "?", R"(\p{N}{1,3})")};
   if (pre == "deepseek-v3") return deepseek_v3_steps();
   if (pre == "deepseek-llm") {
-    return PreSteps{step(R"([\r\n])"), step(std::string(R"(\s?[)") + kDeepseekLetters + "]+"),
-             step(R"(\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+)"), step(R"(\s+$)"),
-             step(kDeepseekOthers), step(R"(\p{N})")};
+    return PreSteps{step(R"([\r\n])"),
+                    step(std::string(R"(\s?[)") + kDeepseekLetters + "]+"),
+                    step(R"(\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+)"),
+                    step(R"(\s+$)"),
+                    step(kDeepseekOthers),
+                    step(R"(\p{N})")};
   }
   if (pre == "deepseek-coder") {
     return PreSteps{step(R"([\r\n])"), step(R"(\s?\p{L}+)"), step(R"(\s?\p{P}+)"), step(kDeepseekOthers),
@@ -94,7 +101,8 @@ std::optional<std::vector<PreTokenizerStep>> gguf_pre_tokenizer(const std::strin
 }
 
 std::string gguf_pre_tokenizer_names() {
-  return "smollm, refact, gpt-2, default, olmo, llama-bpe, tekken, dbrx, qwen2, qwen35, deepseek-r1-qwen, gpt-4o, llama4, deepseek-v3, "
+  return "smollm, refact, gpt-2, default, olmo, llama-bpe, tekken, dbrx, qwen2, qwen35, deepseek-r1-qwen, gpt-4o, "
+         "llama4, deepseek-v3, "
          "deepseek-llm or deepseek-coder";
 }
 

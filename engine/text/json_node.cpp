@@ -8,7 +8,8 @@ namespace smartkv {
 
 using Json = nlohmann::json;
 
-JsonNode::JsonNode(const Json& value, std::string path, const std::string& file) : value_(value), path_(std::move(path)), file_(file) {}
+JsonNode::JsonNode(const Json& value, std::string path, const std::string& file)
+    : value_(value), path_(std::move(path)), file_(file) {}
 
 void JsonNode::fail(const std::string& message) const { throw TokenizerError(file_ + ": " + path_ + ": " + message); }
 
@@ -16,7 +17,9 @@ void JsonNode::unsupported() const {
   fail(value_.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 120) + " is not supported");
 }
 
-bool JsonNode::has(const char* key) const { return value_.is_object() && value_.contains(key) && !value_[key].is_null(); }
+bool JsonNode::has(const char* key) const {
+  return value_.is_object() && value_.contains(key) && !value_[key].is_null();
+}
 
 JsonNode JsonNode::operator[](const char* key) const {
   if (!value_.is_object()) fail("expected an object");
@@ -27,7 +30,8 @@ JsonNode JsonNode::operator[](const char* key) const {
 std::vector<JsonNode> JsonNode::items() const {
   if (!value_.is_array()) fail("expected an array");
   std::vector<JsonNode> nodes;
-  for (size_t i = 0; i < value_.size(); ++i) nodes.emplace_back(value_[i], path_ + "[" + std::to_string(i) + "]", file_);
+  for (size_t i = 0; i < value_.size(); ++i)
+    nodes.emplace_back(value_[i], path_ + "[" + std::to_string(i) + "]", file_);
   return nodes;
 }
 
@@ -48,7 +52,8 @@ bool JsonNode::boolean() const {
 }
 
 int64_t JsonNode::count() const {
-  if (!value_.is_number_unsigned() || value_.get<uint64_t>() > std::numeric_limits<int32_t>::max()) fail("expected a whole number");
+  if (!value_.is_number_unsigned() || value_.get<uint64_t>() > std::numeric_limits<int32_t>::max())
+    fail("expected a whole number");
   return value_.get<int64_t>();
 }
 

@@ -25,18 +25,18 @@ class JsonNode {
   const nlohmann::json& json() const { return value_; }
   bool is_null() const { return value_.is_null(); }
 
-  bool has(const char* key) const;              // The value is an object, and the key's value is not null.
-  JsonNode operator[](const char* key) const;   // A node of null if the object lacks the key.
-  std::vector<JsonNode> items() const;          // The elements of an array.
+  bool has(const char* key) const;             // The value is an object, and the key's value is not null.
+  JsonNode operator[](const char* key) const;  // A node of null if the object lacks the key.
+  std::vector<JsonNode> items() const;         // The elements of an array.
   std::string type() const { return (*this)["type"].string(); }
 
   std::string string() const;
   std::string character() const;  // A string of one character, in UTF-8.
   bool boolean() const;
   bool boolean_or(bool otherwise) const { return is_null() ? otherwise : boolean(); }
-  int64_t count() const;          // An integer from 0 to 2^31 - 1.
-  TokenId token() const;          // An integer from 0 to kMaxVocabulary - 1.
-  Pattern pattern() const;        // {"String": ...} or {"Regex": ...}
+  int64_t count() const;    // An integer from 0 to 2^31 - 1.
+  TokenId token() const;    // An integer from 0 to kMaxVocabulary - 1.
+  Pattern pattern() const;  // {"String": ...} or {"Regex": ...}
 
  private:
   const nlohmann::json& value_;

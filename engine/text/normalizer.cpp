@@ -20,7 +20,8 @@ NormalizerStep strip_step(bool left, bool right) {
 
 void read_nmt(NormalizerSteps* steps) {
   steps->push_back(replace_step(Pattern(R"([\x01-\x08\x0b\x0e-\x1f\x7f\x{8f}\x{9f}])"), ""));
-  steps->push_back(replace_step(Pattern(R"([\t\n\f\r\x{1680}\x{200b}-\x{200f}\x{2028}\x{2029}\x{2581}\x{feff}\x{fffd}])"), " "));
+  steps->push_back(
+      replace_step(Pattern(R"([\t\n\f\r\x{1680}\x{200b}-\x{200f}\x{2028}\x{2029}\x{2581}\x{feff}\x{fffd}])"), " "));
 }
 
 void read_bert(const JsonNode& node, NormalizerSteps* steps) {
@@ -30,8 +31,9 @@ void read_bert(const JsonNode& node, NormalizerSteps* steps) {
     steps->push_back(replace_step(Pattern(R"(\s)"), " "));
   }
   if (node["handle_chinese_chars"].boolean_or(true)) {
-    const std::string ideographs = R"([\x{3400}-\x{4dbf}\x{4e00}-\x{9fff}\x{f900}-\x{faff}\x{20000}-\x{2a6df}\x{2a700}-\x{2b81f})"
-                                   R"(\x{2b920}-\x{2ceaf}\x{2f800}-\x{2fa1f}])";
+    const std::string ideographs =
+        R"([\x{3400}-\x{4dbf}\x{4e00}-\x{9fff}\x{f900}-\x{faff}\x{20000}-\x{2a6df}\x{2a700}-\x{2b81f})"
+        R"(\x{2b920}-\x{2ceaf}\x{2f800}-\x{2fa1f}])";
     steps->push_back(replace_step(Pattern("(?=" + ideographs + ")"), " ", 1));
     steps->push_back(replace_step(Pattern("(?<=" + ideographs + ")"), " ", 1));
   }
@@ -106,12 +108,17 @@ NormalizerStep normal_form_step(NormalForm form) {
 }
 
 NormalizerStep replace_step(Pattern pattern, std::string content, int64_t shrinks) {
-  return {[pattern = std::move(pattern), content = std::move(content)](std::string_view text) { return pattern.replace(text, content); },
+  return {[pattern = std::move(pattern), content = std::move(content)](std::string_view text) {
+            return pattern.replace(text, content);
+          },
           shrinks};
 }
 
 NormalizerStep prepend_step(std::string content) {
-  return {[content = std::move(content)](std::string_view text) { return text.empty() ? std::string() : content + std::string(text); }, 1};
+  return {[content = std::move(content)](std::string_view text) {
+            return text.empty() ? std::string() : content + std::string(text);
+          },
+          1};
 }
 
 }  // namespace smartkv

@@ -48,10 +48,12 @@ Pattern::Pattern(const std::string& expression) : source_(expression) {
   if (initialized != ONIG_NORMAL) throw TokenizerError("Oniguruma: " + message_of(initialized, nullptr));
   OnigRegex regex = nullptr;
   OnigErrorInfo info{};
-  const int result = utf8_is_valid(expression) ? onig_new(&regex, bytes(expression), bytes(expression) + expression.size(), ONIG_OPTION_NONE,
-                                                          ONIG_ENCODING_UTF8, OnigDefaultSyntax, &info)
-                                               : ONIGERR_INVALID_WIDE_CHAR_VALUE;
-  if (result != ONIG_NORMAL) throw TokenizerError("pattern \"" + utf8_repair(expression) + "\": " + message_of(result, &info));
+  const int result = utf8_is_valid(expression)
+                         ? onig_new(&regex, bytes(expression), bytes(expression) + expression.size(), ONIG_OPTION_NONE,
+                                    ONIG_ENCODING_UTF8, OnigDefaultSyntax, &info)
+                         : ONIGERR_INVALID_WIDE_CHAR_VALUE;
+  if (result != ONIG_NORMAL)
+    throw TokenizerError("pattern \"" + utf8_repair(expression) + "\": " + message_of(result, &info));
   compiled_ = std::shared_ptr<void>(regex, [](void* p) { onig_free(static_cast<OnigRegex>(p)); });
 }
 
@@ -70,8 +72,9 @@ bool Pattern::search(std::string_view text, size_t from, Match* match) const {
   }
   thread_local Workspace workspace;
   const UChar* const end = bytes(text) + text.size();
-  const int result = onig_search_with_param(static_cast<OnigRegex>(compiled_.get()), bytes(text), end, bytes(text) + from, end,
-                                            workspace.region, ONIG_OPTION_NONE, workspace.limits);
+  const int result =
+      onig_search_with_param(static_cast<OnigRegex>(compiled_.get()), bytes(text), end, bytes(text) + from, end,
+                             workspace.region, ONIG_OPTION_NONE, workspace.limits);
   if (result == ONIG_MISMATCH) return false;
   if (result < 0) {
     throw TokenizerError("pattern \"" + source_ + "\" cannot split a text of " + std::to_string(text.size()) +

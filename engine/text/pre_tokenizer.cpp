@@ -41,7 +41,8 @@ void join(std::vector<Span>* spans, Joins joins) {
   bool before = false;
   for (const Span& span : *spans) {
     if (!joined.empty() && joins(before, span.matched)) {
-      joined.back().range = {std::min(joined.back().range.begin, span.range.begin), std::max(joined.back().range.end, span.range.end)};
+      joined.back().range = {std::min(joined.back().range.begin, span.range.begin),
+                             std::max(joined.back().range.end, span.range.end)};
     } else {
       joined.push_back(span);
     }
@@ -79,7 +80,8 @@ SplitBehavior read_behavior(const JsonNode& node) {
 
 PreTokenizerStep prefix_space_step() {
   return {[](const TextPiece& piece, TextPieces* out) {
-    out->add(piece.text.starts_with(' ') ? piece : TextPiece{out->keep(std::string(1, ' ').append(piece.text)), piece.first});
+    out->add(piece.text.starts_with(' ') ? piece
+                                         : TextPiece{out->keep(std::string(1, ' ').append(piece.text)), piece.first});
   }};
 }
 
@@ -103,7 +105,8 @@ enum class Prepend { kNever, kFirst, kAlways };
 PreTokenizerStep mark_spaces_step(std::string mark, Prepend prepend) {
   return {[mark = std::move(mark), prepend, space = Pattern::literal(" ")](const TextPiece& piece, TextPieces* out) {
     std::string text = space.replace(piece.text, mark);
-    if ((prepend == Prepend::kAlways || (prepend == Prepend::kFirst && piece.first)) && !text.starts_with(mark)) text.insert(0, mark);
+    if ((prepend == Prepend::kAlways || (prepend == Prepend::kFirst && piece.first)) && !text.starts_with(mark))
+      text.insert(0, mark);
     out->add({out->keep(std::move(text)), piece.first});
   }};
 }
@@ -120,7 +123,8 @@ void read_metaspace_steps(const JsonNode& node, PreSteps* steps) {
     prepend = Prepend::kNever;
   }
   steps->push_back(mark_spaces_step(mark, prepend));
-  if (node["split"].boolean_or(true)) steps->push_back(split_step(Pattern::literal(mark), SplitBehavior::kMergedWithNext));
+  if (node["split"].boolean_or(true))
+    steps->push_back(split_step(Pattern::literal(mark), SplitBehavior::kMergedWithNext));
 }
 
 void read_pre_tokenizer_step(const JsonNode& node, PreSteps* steps) {
@@ -133,11 +137,14 @@ void read_pre_tokenizer_step(const JsonNode& node, PreSteps* steps) {
     if (node["use_regex"].boolean_or(true)) steps->push_back(split_step(gpt2_pattern()));
     steps->push_back(byte_level_step());
   } else if (type == "Split") {
-    steps->push_back(split_step(node["pattern"].pattern(), read_behavior(node["behavior"]), node["invert"].boolean_or(false)));
+    steps->push_back(
+        split_step(node["pattern"].pattern(), read_behavior(node["behavior"]), node["invert"].boolean_or(false)));
   } else if (type == "Digits") {
-    steps->push_back(split_step(Pattern(R"(\p{N})"), node["individual_digits"].boolean_or(false) ? kIsolated : kContiguous));
+    steps->push_back(
+        split_step(Pattern(R"(\p{N})"), node["individual_digits"].boolean_or(false) ? kIsolated : kContiguous));
   } else if (type == "Punctuation") {
-    steps->push_back(split_step(Pattern(kPunctuation), node.has("behavior") ? read_behavior(node["behavior"]) : kIsolated));
+    steps->push_back(
+        split_step(Pattern(kPunctuation), node.has("behavior") ? read_behavior(node["behavior"]) : kIsolated));
   } else if (type == "Whitespace") {
     // Rust's \w, which matches more characters than Oniguruma's.
     const std::string word = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control})";
@@ -173,14 +180,18 @@ PreSteps read_pre_tokenizer(const JsonNode& node) {
 PreTokenizerStep split_step(Pattern pattern, SplitBehavior behavior, bool invert) {
   const auto apply = [pattern = std::move(pattern), behavior, invert](const TextPiece& piece, TextPieces* out) {
     for (const Span& span : split(pattern, piece.text, behavior, invert)) {
-      out->add({piece.text.substr(span.range.begin, span.range.end - span.range.begin), piece.first && span.range.begin == 0});
+      out->add({piece.text.substr(span.range.begin, span.range.end - span.range.begin),
+                piece.first && span.range.begin == 0});
     }
   };
   return {apply, behavior == SplitBehavior::kRemoved};
 }
 
 PreTokenizerStep byte_level_step() {
-  return {[](const TextPiece& piece, TextPieces* out) { out->add({out->keep(to_stand_ins(piece.text)), piece.first}); }, false, true};
+  return {[](const TextPiece& piece, TextPieces* out) {
+            out->add({out->keep(to_stand_ins(piece.text)), piece.first});
+          },
+          false, true};
 }
 
 Pattern gpt2_pattern() {

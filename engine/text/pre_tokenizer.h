@@ -34,7 +34,7 @@ class TextPieces {
 
 struct PreTokenizerStep {
   std::function<void(const TextPiece&, TextPieces*)> apply;  // Adds the pieces that a piece becomes. Thread-safe.
-  bool removes = false;    // The step may drop text.
+  bool removes = false;                                      // The step may drop text.
   bool stand_ins = false;  // The step writes each byte as one character (byte_level.h).
 };
 

@@ -23,7 +23,7 @@ class PrecompiledMap {
   std::optional<std::string_view> find(std::string_view text) const;
 
   std::vector<uint32_t> units_;  // The trie.
-  std::string texts_;  // Replacements, each followed by a zero byte.
+  std::string texts_;            // Replacements, each followed by a zero byte.
 };
 
 // Decodes base64. Returns nullopt if `text` is malformed.

@@ -81,7 +81,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
     return decode_texts(decoder_, std::move(texts), true);
   }
-  std::string token_bytes(TokenId token) const override { return decode_texts(decoder_, {token_content(token)}, false); }
+  std::string token_bytes(TokenId token) const override {
+    return decode_texts(decoder_, {token_content(token)}, false);
+  }
 
   int64_t vocab_size() const override { return vocab_size_; }
   std::optional<TokenId> token_id(std::string_view content) const override {
@@ -101,7 +103,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   bool is_special(TokenId token) const override {
     if (ends_.contains(token)) return true;
     if (const auto added = added_by_id_.find(token); added != added_by_id_.end()) return added->second.special;
-    return token >= 0 && token < processor_.GetPieceSize() && (processor_.IsControl(token) || processor_.IsUnknown(token));
+    return token >= 0 && token < processor_.GetPieceSize() &&
+           (processor_.IsControl(token) || processor_.IsUnknown(token));
   }
   std::optional<TokenId> bos() const override { return bos_; }
   std::optional<TokenId> eos() const override { return eos_; }

@@ -45,7 +45,7 @@ class Tokenizer {
   // std::out_of_range.
   virtual std::string token_bytes(TokenId token) const = 0;
 
-  virtual int64_t vocab_size() const = 0;                                      // The highest id + 1.
+  virtual int64_t vocab_size() const = 0;  // The highest id + 1.
   // Returns the id of a vocabulary entry, as written ("Ġthe", "<s>"). Returns nullopt if there is none.
   virtual std::optional<TokenId> token_id(std::string_view content) const = 0;
   // Returns the vocabulary entry as written; empty for an id that no token has. Throws std::out_of_range.

@@ -27,7 +27,8 @@ std::optional<TokenId> token_of(const GgufFile& file, std::string_view key, size
   const std::optional<int64_t> id = file.get_int(key);
   if (!id || *id == -1 || *id == UINT32_MAX) return std::nullopt;
   if (*id >= 0 && *id < static_cast<int64_t>(vocab)) return static_cast<TokenId>(*id);
-  const std::string message = "expected a token from 0 to " + std::to_string(vocab - 1) + ", found " + std::to_string(*id);
+  const std::string message =
+      "expected a token from 0 to " + std::to_string(vocab - 1) + ", found " + std::to_string(*id);
   if (warnings == nullptr) fail(file, key, message);
   warnings->push_back(file.name() + ": key \"" + std::string(key) + "\": " + message + "; the key is ignored");
   return std::nullopt;
@@ -54,8 +55,9 @@ void make_merges_of_scores(const GgufFile& file, const std::vector<int64_t>* typ
   constexpr const char* kKey = "tokenizer.ggml.scores";
   const std::vector<double>* scores = file.get_floats(kKey);
   if (scores == nullptr || scores->size() != spec.contents.size()) {
-    fail(file, kKey, "expected " + std::to_string(spec.contents.size()) + " scores, found " +
-                         (scores == nullptr ? "none" : std::to_string(scores->size())));
+    fail(file, kKey,
+         "expected " + std::to_string(spec.contents.size()) + " scores, found " +
+             (scores == nullptr ? "none" : std::to_string(scores->size())));
   }
   std::unordered_map<std::string_view, TokenId> ids;
   std::vector<TokenId> by_score;
@@ -91,7 +93,8 @@ void mark_end_tokens(const GgufFile& file, BpeTokenizerSpec& spec) {
   const auto named = [&](const char* purpose) {
     return token_of(file, "tokenizer.ggml." + std::string(purpose) + "_token_id", vocab, &spec.warnings);
   };
-  spec.ends = find_end_tokens(find, spec.eos, {named("eot"), named("eom"), named("fim_pad"), named("fim_rep"), named("fim_sep")});
+  spec.ends = find_end_tokens(find, spec.eos,
+                              {named("eot"), named("eom"), named("fim_pad"), named("fim_rep"), named("fim_sep")});
   std::set<TokenId> missing = spec.ends;
   for (AddedToken& token : spec.added) {
     if (missing.erase(token.id) > 0) token.special = true;
@@ -100,7 +103,8 @@ void mark_end_tokens(const GgufFile& file, BpeTokenizerSpec& spec) {
   std::erase_if(missing, [&](TokenId id) {
     const std::string& content = spec.contents[static_cast<size_t>(id)];
     return std::any_of(spec.merges.begin(), spec.merges.end(), [&](const BpeMerge& merge) {
-      const std::string &left = spec.contents[static_cast<size_t>(merge.left)], &right = spec.contents[static_cast<size_t>(merge.right)];
+      const std::string &left = spec.contents[static_cast<size_t>(merge.left)],
+                        &right = spec.contents[static_cast<size_t>(merge.right)];
       return left.size() + right.size() == content.size() && content.starts_with(left) && content.ends_with(right);
     });
   });

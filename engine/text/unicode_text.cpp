@@ -39,15 +39,16 @@ std::string normal_form(std::string_view text, NormalForm form) {
   if (is_ascii(text)) return std::string(text);
   const bool compose = form == NormalForm::kNfc || form == NormalForm::kNfkc;
   const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
-  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
-                                                      (compatible ? UTF8PROC_COMPAT : 0));
+  const auto options = static_cast<utf8proc_option_t>(
+      UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compatible ? UTF8PROC_COMPAT : 0));
   std::vector<utf8proc_int32_t> characters;
   characters.reserve(text.size());
   while (!text.empty()) {
     const size_t length = std::max<size_t>(1, utf8_length(text));
     std::array<utf8proc_int32_t, kMostDecomposed> parts;
-    const utf8proc_ssize_t n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(utf8_decode(text.substr(0, length))), parts.data(),
-                                                       parts.size(), options, nullptr);
+    const utf8proc_ssize_t n =
+        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(utf8_decode(text.substr(0, length))), parts.data(),
+                                parts.size(), options, nullptr);
     characters.insert(characters.end(), parts.begin(), parts.begin() + n);
     text.remove_prefix(length);
   }
@@ -59,7 +60,8 @@ std::string normal_form(std::string_view text, NormalForm form) {
     rest = rest.subspan(part.size());
     auto size = static_cast<utf8proc_ssize_t>(part.size());
     if (compose) size = utf8proc_normalize_utf32(part.data(), size, options);
-    for (const utf8proc_int32_t character : part.first(static_cast<size_t>(size))) utf8_append(out, static_cast<char32_t>(character));
+    for (const utf8proc_int32_t character : part.first(static_cast<size_t>(size)))
+      utf8_append(out, static_cast<char32_t>(character));
   }
   return out;
 }
@@ -94,8 +96,8 @@ size_t grapheme_length(std::string_view text) {
 }
 
 bool is_white_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+  return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 std::string_view strip_white_space(std::string_view text, bool left, bool right) {

@@ -7,7 +7,7 @@ namespace {
 
 // The properties of a character that follow from its first byte.
 struct Lead {
-  size_t length;                // Bytes of the whole character. 0 if the byte cannot begin a character.
+  size_t length;                  // Bytes of the whole character. 0 if the byte cannot begin a character.
   unsigned char lowest, highest;  // Range of the second byte.
 };
 

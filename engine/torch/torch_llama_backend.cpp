@@ -79,8 +79,8 @@ torch::Dtype product_dtype(ProductType type, torch::Device device) {
 
 class TorchBackend final : public LlamaBackend {
  public:
-  TorchBackend(const Weights& weights, ProductType type, torch::Device device, const std::function<void(double)>& progress,
-               TorchRankGroup* ranks, std::unique_ptr<PassGraphs> graphs)
+  TorchBackend(const Weights& weights, ProductType type, torch::Device device,
+               const std::function<void(double)>& progress, TorchRankGroup* ranks, std::unique_ptr<PassGraphs> graphs)
       : config_(weights.config()),
         dtype_(type == ProductType::kF32 ? torch::kFloat32 : torch::kBFloat16),
         product_dtype_(product_dtype(type, device)),
@@ -98,15 +98,18 @@ class TorchBackend final : public LlamaBackend {
     const int64_t hidden = c.hidden_size, q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
     const bool on_input = c.norm_placement == NormPlacement::kInput;
     for (int64_t i = 0; i < c.n_layers; ++i) {
-      const std::string layer = "model.layers." + std::to_string(i) + ".", attention = layer + "self_attn.", mlp = layer + "mlp.";
+      const std::string layer = "model.layers." + std::to_string(i) + ".", attention = layer + "self_attn.",
+                        mlp = layer + "mlp.";
       const bool output_bias = c.attention_bias && weights.find(attention + "o_proj.bias");
       layers_.push_back(
           {reader.vector(layer + (on_input ? "input_layernorm.weight" : "post_attention_layernorm.weight"), hidden),
-           reader.vector(layer + (on_input ? "post_attention_layernorm.weight" : "post_feedforward_layernorm.weight"), hidden),
+           reader.vector(layer + (on_input ? "post_attention_layernorm.weight" : "post_feedforward_layernorm.weight"),
+                         hidden),
            reader.linear({{attention + "q_proj", q}, {attention + "k_proj", kv}, {attention + "v_proj", kv}}, hidden,
                          c.attention_bias),
            reader.linear({{attention + "o_proj", hidden}}, q, output_bias),
-           reader.linear({{mlp + "gate_proj", c.intermediate_size}, {mlp + "up_proj", c.intermediate_size}}, hidden, c.mlp_bias),
+           reader.linear({{mlp + "gate_proj", c.intermediate_size}, {mlp + "up_proj", c.intermediate_size}}, hidden,
+                         c.mlp_bias),
            reader.linear({{mlp + "down_proj", hidden}}, c.intermediate_size, c.mlp_bias)});
       if (progress) progress(static_cast<double>(i + 1) / static_cast<double>(c.n_layers + 1));
     }
@@ -121,7 +124,8 @@ class TorchBackend final : public LlamaBackend {
       head_ = embedding_.to(torch::kFloat32);
     } else {
       const std::span<const int32_t> tokens = weights.output_tokens();
-      if (!tokens.empty()) output_tokens_ = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())).to(device);
+      if (!tokens.empty())
+        output_tokens_ = torch::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())).to(device);
       head_ = f32.matrix("lm_head.weight", tokens.empty() ? c.vocab_size : static_cast<int64_t>(tokens.size()), hidden);
     }
   }
@@ -161,7 +165,8 @@ class TorchBackend final : public LlamaBackend {
   }
 
   void finish(int64_t layer, const void* attended, float* logits) override {
-    run(layer + 1, {attended, logits}, [this, layer, attended, logits] { LlamaBackend::finish(layer, attended, logits); });
+    run(layer + 1, {attended, logits},
+        [this, layer, attended, logits] { LlamaBackend::finish(layer, attended, logits); });
   }
 
   int64_t least_rows() const override { return graphs_ == nullptr ? 0 : PassGraphs::kMostRows; }
@@ -170,7 +175,8 @@ class TorchBackend final : public LlamaBackend {
     plain_errors([&] {
       const c10::InferenceMode inference;
       const Layer& w = layers_[static_cast<size_t>(layer)];
-      write_product(norm_input(w.attention_norm), w.qkv, rows_at(qkv, x_.size(0), w.qkv.weight.size(0), torch::kFloat32));
+      write_product(norm_input(w.attention_norm), w.qkv,
+                    rows_at(qkv, x_.size(0), w.qkv.weight.size(0), torch::kFloat32));
     });
   }
 
@@ -195,12 +201,13 @@ class TorchBackend final : public LlamaBackend {
       const c10::InferenceMode inference;
       const Layer& w = layers_[static_cast<size_t>(layer)];
       const int64_t q_width = config_.n_heads * config_.head_dim;
-      add_branch(rows_at(const_cast<void*>(attended), x_.size(0), q_width, dtype_).to(product_dtype_), w.output, w.attention_norm);
+      add_branch(rows_at(const_cast<void*>(attended), x_.size(0), q_width, dtype_).to(product_dtype_), w.output,
+                 w.attention_norm);
       Tensor gate_up = torch::linear(norm_input(w.mlp_norm), w.gate_up.weight);
       if (w.gate_up.bias.defined()) gate_up.add_(w.gate_up.bias);
       Tensor gate = gate_up.narrow(1, 0, config_.intermediate_size);
-      add_branch(torch::silu(gate).mul_(gate_up.narrow(1, config_.intermediate_size, config_.intermediate_size)), w.down,
-                 w.mlp_norm);
+      add_branch(torch::silu(gate).mul_(gate_up.narrow(1, config_.intermediate_size, config_.intermediate_size)),
+                 w.down, w.mlp_norm);
     });
   }
 
@@ -269,7 +276,10 @@ class TorchBackend final : public LlamaBackend {
 
   // Wraps rows of the caller's memory on this backend's device. Naming the device spares a query to the driver.
   Tensor rows_at(void* rows, int64_t n, int64_t columns, torch::Dtype dtype) const {
-    return at::for_blob(rows, {n, columns}).options(torch::TensorOptions(device_).dtype(dtype)).target_device(device_).make_tensor();
+    return at::for_blob(rows, {n, columns})
+        .options(torch::TensorOptions(device_).dtype(dtype))
+        .target_device(device_)
+        .make_tensor();
   }
 
   // Sets out, f32 [rows, out], to x W^T + bias.
@@ -301,11 +311,11 @@ class TorchBackend final : public LlamaBackend {
   torch::Dtype dtype_;          // dtype of attention's results
   torch::Dtype product_dtype_;  // dtype of weights and of the activations that they multiply
   torch::Device device_;
-  TorchRankGroup* ranks_;  // null if this process computes alone
+  TorchRankGroup* ranks_;               // null if this process computes alone
   std::unique_ptr<PassGraphs> graphs_;  // null if passes run without graphs
   std::vector<Layer> layers_;
   Tensor final_norm_, embedding_;
-  Tensor head_;           // f32 [n_outputs, hidden_size]
+  Tensor head_;  // f32 [n_outputs, hidden_size]
   // Tokens of a head that has rows for some tokens only; undefined if it has vocab_size rows in order
   Tensor output_tokens_;
   // Inputs of passes that run as graphs. They have room for kMostRows rows and never move.
@@ -320,9 +330,9 @@ class TorchBackend final : public LlamaBackend {
 
 }  // namespace
 
-std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, ProductType type, const std::string& device, int threads,
-                                                 const std::function<void(double)>& progress, TorchRankGroup* ranks,
-                                                 std::unique_ptr<PassGraphs> graphs) {
+std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, ProductType type, const std::string& device,
+                                                 int threads, const std::function<void(double)>& progress,
+                                                 TorchRankGroup* ranks, std::unique_ptr<PassGraphs> graphs) {
   at::set_num_threads(threads);
   return plain_errors([&] {
     torch::Device on(device);

@@ -24,8 +24,9 @@ class TorchRankGroup;
 //    rank 0 has a head. Null if this process computes alone.
 //  - `graphs` run small passes; null for none. With graphs, rows live where the caches do (device_rows()), even on a
 //    CPU. REQUIRES: not together with `ranks`.
-std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, ProductType type, const std::string& device, int threads,
-                                                 const std::function<void(double)>& progress = nullptr, TorchRankGroup* ranks = nullptr,
+std::unique_ptr<LlamaBackend> make_torch_backend(const Weights& weights, ProductType type, const std::string& device,
+                                                 int threads, const std::function<void(double)>& progress = nullptr,
+                                                 TorchRankGroup* ranks = nullptr,
                                                  std::unique_ptr<PassGraphs> graphs = nullptr);
 
 }  // namespace smartkv

@@ -3,10 +3,10 @@
 #include "engine/weights/weights.h"
 
 #ifdef SMARTKV_GLOO
+#include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <torch/torch.h>
 #ifdef SMARTKV_NCCL
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #endif
@@ -51,16 +51,18 @@ c10::intrusive_ptr<c10d::Store> meet(const RankPlace& place) {
 
 class C10dRankGroup final : public TorchRankGroup {
  public:
-  C10dRankGroup(const RankPlace& place, const torch::Device& device, milliseconds timeout) : place_(place), timeout_(timeout) {
+  C10dRankGroup(const RankPlace& place, const torch::Device& device, milliseconds timeout)
+      : place_(place), timeout_(timeout) {
     const c10::intrusive_ptr<c10d::Store> store = meet(place);
     const auto options = c10d::ProcessGroupGloo::Options::create(kMeeting);
     options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")};
-    host_ = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>("host", store), place.rank, place.size,
-                                                        options);
+    host_ = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>("host", store),
+                                                        place.rank, place.size, options);
     sums_ = host_;
     if (device.is_cpu()) return;
 #ifdef SMARTKV_NCCL
-    sums_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>("device", store), place.rank, place.size);
+    sums_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>("device", store),
+                                                        place.rank, place.size);
 #else
     throw ModelError("tensor_parallel: expected device cpu, found \"" + device.str() +
                      "\": this program's LibTorch was built without NCCL");
@@ -121,7 +123,8 @@ class C10dRankGroup final : public TorchRankGroup {
       const std::vector<at::Tensor> others = gather(left);
       for (size_t rank = 0; rank < all.size(); ++rank) {
         const int64_t had = first_of(static_cast<int64_t>(all[rank].size()));
-        std::copy_n(others[rank].data_ptr<uint8_t>(), static_cast<int64_t>(all[rank].size()) - had, all[rank].begin() + had);
+        std::copy_n(others[rank].data_ptr<uint8_t>(), static_cast<int64_t>(all[rank].size()) - had,
+                    all[rank].begin() + had);
       }
       return all;
     });
@@ -129,7 +132,8 @@ class C10dRankGroup final : public TorchRankGroup {
 
   void max(std::span<int64_t> values, bool patient) override {
     rank_errors([&] {
-      std::vector<at::Tensor> tensors = {torch::from_blob(values.data(), {static_cast<int64_t>(values.size())}, torch::kInt64)};
+      std::vector<at::Tensor> tensors = {
+          torch::from_blob(values.data(), {static_cast<int64_t>(values.size())}, torch::kInt64)};
       reduce(*host_, tensors, c10d::ReduceOp::MAX, patient ? kLoading : timeout_);
     });
   }
@@ -163,7 +167,8 @@ class C10dRankGroup final : public TorchRankGroup {
     host_->allgather(outputs, inputs, options)->wait();
     return outputs[0];
   }
-  static void reduce(c10d::Backend& backend, std::vector<at::Tensor>& tensors, c10d::ReduceOp op, milliseconds timeout) {
+  static void reduce(c10d::Backend& backend, std::vector<at::Tensor>& tensors, c10d::ReduceOp op,
+                     milliseconds timeout) {
     c10d::AllreduceOptions options;
     options.reduceOp = std::move(op);
     options.timeout = timeout;
@@ -188,7 +193,8 @@ class C10dRankGroup final : public TorchRankGroup {
 
 }  // namespace
 
-std::unique_ptr<TorchRankGroup> make_torch_rank_group(const RankPlace& place, const std::string& device, milliseconds timeout) {
+std::unique_ptr<TorchRankGroup> make_torch_rank_group(const RankPlace& place, const std::string& device,
+                                                      milliseconds timeout) {
   return rank_errors([&] { return std::make_unique<C10dRankGroup>(place, torch::Device(device), timeout); });
 }
 
@@ -197,8 +203,9 @@ std::unique_ptr<TorchRankGroup> make_torch_rank_group(const RankPlace& place, co
 namespace smartkv {
 
 std::unique_ptr<TorchRankGroup> make_torch_rank_group(const RankPlace&, const std::string&, std::chrono::milliseconds) {
-  throw ModelError("tensor_parallel: expected 1, because this program was built without the Gloo headers (Debian: "
-                   "libgloo-dev); install them and configure again");
+  throw ModelError(
+      "tensor_parallel: expected 1, because this program was built without the Gloo headers (Debian: "
+      "libgloo-dev); install them and configure again");
 }
 
 }  // namespace smartkv

@@ -19,21 +19,21 @@ enum class WindowRule : uint8_t { kNone, kAlways, kWhenUsed };
 struct Architecture {
   std::string_view name;  // config.json's "model_type" and GGUF's "general.architecture"
 
-  bool qkv_bias = false;                 // q, k and v have biases whatever the keys say
-  bool attention_bias_key = true;        // the architecture has the key "attention_bias"
-  bool mlp_bias_key = false;             // the architecture has the key "mlp_bias"
-  bool fused_projections = false;        // q, k and v are one tensor, gate and up another
-  bool partial_rotary = false;           // the architecture has the key "partial_rotary_factor"
-  bool multipliers = false;              // Granite's four multipliers: embedding, attention, residual, logits
+  bool qkv_bias = false;           // q, k and v have biases whatever the keys say
+  bool attention_bias_key = true;  // the architecture has the key "attention_bias"
+  bool mlp_bias_key = false;       // the architecture has the key "mlp_bias"
+  bool fused_projections = false;  // q, k and v are one tensor, gate and up another
+  bool partial_rotary = false;     // the architecture has the key "partial_rotary_factor"
+  bool multipliers = false;        // Granite's four multipliers: embedding, attention, residual, logits
   // The last of every so many layers has no RoPE, unless keys say otherwise. 0 if all layers have RoPE.
   int64_t rope_free_interval = 0;
   QkNorm qk_norm = QkNorm::kNone;
   NormPlacement norm_placement = NormPlacement::kInput;
   WindowRule window = WindowRule::kNone;
-  bool interleaved_in_gguf = false;      // GGUF files order the rows of q and k for RoPE on neighbouring elements
+  bool interleaved_in_gguf = false;  // GGUF files order the rows of q and k for RoPE on neighbouring elements
 
   int64_t default_window = 0;
-  int64_t default_head_dim = 0;          // 0 for hidden_size / num_attention_heads
+  int64_t default_head_dim = 0;  // 0 for hidden_size / num_attention_heads
   int64_t default_context = 2048;
   double default_rms_norm_eps = 1e-6;
   double default_rope_theta = 10000.0;

@@ -89,7 +89,8 @@ std::vector<int32_t> ConfigFields::token_ids(std::string_view key) const {
 void ConfigFields::refuse_unread(std::span<const HarmlessKey> harmless) const {
   for (const auto& [key, value] : object_.items()) {
     if (value.is_null() || key.starts_with('_') || read_.contains(key)) continue;
-    const auto known = std::find_if(harmless.begin(), harmless.end(), [&](const HarmlessKey& h) { return h.name == key; });
+    const auto known =
+        std::find_if(harmless.begin(), harmless.end(), [&](const HarmlessKey& h) { return h.name == key; });
     if (known == harmless.end()) fail(key, "no such key: it is neither supported nor known to be harmless");
     if (!known->only.empty() && value != nlohmann::json::parse(known->only)) fail(key, std::string(known->only));
   }

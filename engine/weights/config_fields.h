@@ -25,8 +25,8 @@ class ConfigFields {
   // `object` must outlive this object. `file` and `prefix` precede the name of the key in errors.
   ConfigFields(const nlohmann::json& object, std::string file, std::string prefix = "");
 
-  bool has(std::string_view key) const;      // A key whose value is null counts as absent.
-  bool is_null(std::string_view key) const;  // The key is present, and its value is null.
+  bool has(std::string_view key) const;                          // A key whose value is null counts as absent.
+  bool is_null(std::string_view key) const;                      // The key is present, and its value is null.
   const nlohmann::json& operator[](std::string_view key) const;  // REQUIRES: the object has the key.
   // Return the value of the key, or `otherwise` if the key is absent. Throw ModelError if the value has another type,
   // or if the key is absent and there is no `otherwise`.
@@ -34,7 +34,7 @@ class ConfigFields {
   double number(std::string_view key, std::optional<double> otherwise = std::nullopt) const;
   bool boolean(std::string_view key, bool otherwise) const;
   std::string string(std::string_view key) const;
-  std::vector<float> numbers(std::string_view key) const;     // An array of positive numbers.
+  std::vector<float> numbers(std::string_view key) const;  // An array of positive numbers.
   // An array of integers from `least` to `most`, or one integer. REQUIRES: the object has the key.
   std::vector<int64_t> integers(std::string_view key, int64_t least, int64_t most) const;
   // One token id or an array of them. -1 stands for no token. REQUIRES: the object has the key.

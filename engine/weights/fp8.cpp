@@ -13,7 +13,8 @@ Fp8Config parse_fp8_config(const nlohmann::json& quantization, const std::string
   const ConfigFields fields(quantization, file, "quantization_config.");
   fields.string("quant_method");
   // The types of the tensors show which modules are not converted. The scheme of activations does not concern weights.
-  constexpr HarmlessKey kHarmless[] = {{"fmt", "\"e4m3\""}, {"activation_scheme", "\"dynamic\""}, {"modules_to_not_convert"}};
+  constexpr HarmlessKey kHarmless[] = {
+      {"fmt", "\"e4m3\""}, {"activation_scheme", "\"dynamic\""}, {"modules_to_not_convert"}};
   Fp8Config config;
   if (fields.has("weight_block_size")) {
     const std::vector<int64_t> block = fields.integers("weight_block_size", 1, 1 << 30);
@@ -38,7 +39,8 @@ void attach_fp8_scales(const Fp8Config& config, const std::string& file, TensorM
     const bool single = found != tensors.end() && found->second.elements() == 1;
     const std::array<int64_t, 2> shape = {rows, scales->columns};
     if (!(single && rows * scales->columns == 1)) {
-      check_shape(name + "_scale_inv", found == tensors.end() ? std::nullopt : std::optional(found->second), shape, file);
+      check_shape(name + "_scale_inv", found == tensors.end() ? std::nullopt : std::optional(found->second), shape,
+                  file);
     }
     scales->values.resize(static_cast<size_t>(rows * scales->columns));
     expand_rows(found->second, 0, found->second.rows(), scales->values.data());

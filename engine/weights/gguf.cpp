@@ -19,9 +19,7 @@ constexpr int kMaxDimensions = 4;
 constexpr int64_t kMaxParts = 1000;  // Parts of a split file. The size limits of hosts need far fewer.
 
 // Types of metadata values, numbered as in the specification.
-enum GgufType : uint32_t {
-  kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64, kTypeEnd
-};
+enum GgufType : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64, kTypeEnd };
 
 // Tensor types of ggml that are not supported, for error messages.
 struct UnsupportedType {
@@ -29,9 +27,9 @@ struct UnsupportedType {
   std::string_view name;
 };
 constexpr UnsupportedType kUnsupportedTypes[] = {
-    {9, "Q8_1"}, {15, "Q8_K"}, {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {21, "IQ3_S"},
-    {22, "IQ2_S"}, {24, "I8"}, {25, "I16"}, {26, "I32"}, {27, "I64"}, {28, "F64"}, {29, "IQ1_M"}, {34, "TQ1_0"},
-    {35, "TQ2_0"}, {40, "NVFP4"}};
+    {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
+    {21, "IQ3_S"}, {22, "IQ2_S"}, {24, "I8"},      {25, "I16"},    {26, "I32"},     {27, "I64"},
+    {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {40, "NVFP4"}};
 
 std::string supported_types() {
   std::string names;
@@ -72,8 +70,8 @@ class Reader {
  private:
   const std::byte* take(uint64_t n, const std::string& what) {
     if (n > left()) {
-      fail("truncated: " + what + " needs " + std::to_string(n) + " bytes at offset " + std::to_string(position_) + ", found " +
-           std::to_string(left()));
+      fail("truncated: " + what + " needs " + std::to_string(n) + " bytes at offset " + std::to_string(position_) +
+           ", found " + std::to_string(left()));
     }
     const std::byte* at = bytes_.data() + position_;
     position_ += static_cast<size_t>(n);
@@ -112,7 +110,8 @@ bool read_bool(Reader& reader, const std::string& what) { return reader.number<u
 GgufArray read_array(Reader& reader, const std::string& what) {
   const uint32_t type = reader.number<uint32_t>("the element type of " + what);
   const uint64_t count = reader.number<uint64_t>("the length of " + what);
-  if (type == kArray || type >= kTypeEnd) reader.fail(what + ": arrays of type " + std::to_string(type) + " are not supported");
+  if (type == kArray || type >= kTypeEnd)
+    reader.fail(what + ": arrays of type " + std::to_string(type) + " are not supported");
   if (count > reader.left()) {  // An element takes at least one byte.
     reader.fail(what + ": " + std::to_string(count) + " elements do not fit into the remaining " +
                 std::to_string(reader.left()) + " bytes");
@@ -186,8 +185,8 @@ PendingTensor read_tensor_info(Reader& reader) {
 }
 
 template <typename T>
-const T* typed(const std::map<std::string, GgufValue, std::less<>>& metadata, std::string_view key, const std::string& file,
-               const char* expected) {
+const T* typed(const std::map<std::string, GgufValue, std::less<>>& metadata, std::string_view key,
+               const std::string& file, const char* expected) {
   const auto found = metadata.find(key);
   if (found == metadata.end()) return nullptr;
   if (const T* value = std::get_if<T>(&found->second)) return value;
@@ -195,12 +194,13 @@ const T* typed(const std::map<std::string, GgufValue, std::less<>>& metadata, st
 }
 
 template <typename T>
-const T* typed_array(const std::map<std::string, GgufValue, std::less<>>& metadata, std::string_view key, const std::string& file,
-                     const char* expected) {
+const T* typed_array(const std::map<std::string, GgufValue, std::less<>>& metadata, std::string_view key,
+                     const std::string& file, const char* expected) {
   const GgufArray* array = typed<GgufArray>(metadata, key, file, expected);
   if (array == nullptr) return nullptr;
   if (const T* values = std::get_if<T>(array)) return values;
-  throw ModelError(file + ": key \"" + std::string(key) + "\": expected " + expected + ", found an array of another type");
+  throw ModelError(file + ": key \"" + std::string(key) + "\": expected " + expected +
+                   ", found an array of another type");
 }
 
 }  // namespace
@@ -230,7 +230,8 @@ GgufFile GgufFile::open(const std::filesystem::path& path) {
   for (int64_t i = 1; i < count; ++i) {
     GgufFile part = open_one(path.parent_path() / part_name(stem, i + 1));
     if (part.get_int("split.no") != i || part.get_int("split.count") != count) {
-      throw ModelError(part.name_ + ": keys \"split.no\" and \"split.count\": expected " + std::to_string(i) + " and " + std::to_string(count));
+      throw ModelError(part.name_ + ": keys \"split.no\" and \"split.count\": expected " + std::to_string(i) + " and " +
+                       std::to_string(count));
     }
     first.files_.push_back(std::move(part.files_.front()));
     for (auto& [name, tensor] : part.tensors_) {
@@ -241,8 +242,8 @@ GgufFile GgufFile::open(const std::filesystem::path& path) {
   }
   const int64_t tensors = first.get_int("split.tensors.count").value_or(static_cast<int64_t>(first.tensors_.size()));
   if (tensors != static_cast<int64_t>(first.tensors_.size())) {
-    throw ModelError(first.name_ + ": key \"split.tensors.count\": expected the " + std::to_string(first.tensors_.size()) +
-                     " tensors of all parts, found " + std::to_string(tensors));
+    throw ModelError(first.name_ + ": key \"split.tensors.count\": expected the " +
+                     std::to_string(first.tensors_.size()) + " tensors of all parts, found " + std::to_string(tensors));
   }
   return first;
 }
@@ -282,7 +283,8 @@ GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string name) {
   for (PendingTensor& tensor : pending) {
     const std::string what = "tensor \"" + tensor.view.name + "\"";
     if ((tensor.offset & mask) != 0) {
-      reader.fail(what + ": expected an offset that is a multiple of " + std::to_string(alignment) + ", found " + std::to_string(tensor.offset));
+      reader.fail(what + ": expected an offset that is a multiple of " + std::to_string(alignment) + ", found " +
+                  std::to_string(tensor.offset));
     }
     if (tensor.offset < end) reader.fail(what + " overlaps tensor \"" + previous + "\"");
     if (tensor.offset > data_bytes || tensor.bytes > data_bytes - tensor.offset) {
@@ -309,7 +311,8 @@ bool is_gguf(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return false;
   std::array<char, kMagic.size()> begin{};
-  return std::ifstream(path, std::ios::binary).read(begin.data(), begin.size()) && std::string_view(begin.data(), begin.size()) == kMagic;
+  return std::ifstream(path, std::ios::binary).read(begin.data(), begin.size()) &&
+         std::string_view(begin.data(), begin.size()) == kMagic;
 }
 
 std::string stored_as(const GgufFile& file) {

@@ -89,8 +89,8 @@ class ConfigReader {
     const std::string* name = file_.get_string("general.architecture");
     architecture_ = name == nullptr ? nullptr : find_architecture(*name);
     if (architecture_ == nullptr) {
-      throw ModelError(file_.name() + ": key \"general.architecture\": expected one of " + architecture_names() + ", found " +
-                       (name == nullptr ? "nothing" : "\"" + *name + "\""));
+      throw ModelError(file_.name() + ": key \"general.architecture\": expected one of " + architecture_names() +
+                       ", found " + (name == nullptr ? "nothing" : "\"" + *name + "\""));
     }
   }
 
@@ -114,7 +114,8 @@ class ConfigReader {
     c.norm_placement = a.norm_placement;
     c.sliding_window = integer("attention.sliding_window", 0);
     // No key says which layers have the window.
-    if (a.window != WindowRule::kAlways && c.sliding_window != 0) fail("attention.sliding_window", "0 for " + c.architecture);
+    if (a.window != WindowRule::kAlways && c.sliding_window != 0)
+      fail("attention.sliding_window", "0 for " + c.architecture);
     if (a.multipliers) {
       c.embedding_multiplier = number("embedding_scale", 1.0);
       c.attention_multiplier = number("attention.scale", 0.0);
@@ -126,7 +127,8 @@ class ConfigReader {
     }
     read_rope(c);
     const auto embedding = file_.tensors().find("token_embd.weight");
-    if (embedding == file_.tensors().end()) throw ModelError(file_.name() + ": tensor \"token_embd.weight\" is missing");
+    if (embedding == file_.tensors().end())
+      throw ModelError(file_.name() + ": tensor \"token_embd.weight\" is missing");
     c.vocab_size = embedding->second.shape.front();
     c.tie_word_embeddings = !file_.tensors().contains("output.weight");
     c.attention_bias = a.qkv_bias || file_.tensors().contains("blk.0.attn_q.bias");
@@ -165,7 +167,8 @@ class ConfigReader {
     const auto found = file_.metadata().find(key(name));
     if (found != file_.metadata().end() && std::holds_alternative<GgufArray>(found->second)) {
       const std::vector<int64_t>& values = *file_.get_ints(key(name));
-      if (!values.empty() && std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == values[0]; })) value = values[0];
+      if (!values.empty() && std::all_of(values.begin(), values.end(), [&](int64_t v) { return v == values[0]; }))
+        value = values[0];
     } else {
       value = file_.get_int(key(name));
     }
@@ -271,7 +274,8 @@ class GgufWeights final : public Weights {
   const GgufFile* gguf() const override { return &file_; }
   std::string stored_as() const override { return smartkv::stored_as(file_); }
   std::string format() const override {
-    return "GGUF v" + std::to_string(file_.version()) + (file_.parts() > 1 ? " (" + std::to_string(file_.parts()) + " files)" : "");
+    return "GGUF v" + std::to_string(file_.version()) +
+           (file_.parts() > 1 ? " (" + std::to_string(file_.parts()) + " files)" : "");
   }
   std::vector<std::string> names() const override {
     std::vector<std::string> names;
@@ -297,6 +301,8 @@ class GgufWeights final : public Weights {
 
 }  // namespace
 
-std::unique_ptr<Weights> open_gguf_weights(const std::filesystem::path& path) { return std::make_unique<GgufWeights>(path); }
+std::unique_ptr<Weights> open_gguf_weights(const std::filesystem::path& path) {
+  return std::make_unique<GgufWeights>(path);
+}
 
 }  // namespace smartkv

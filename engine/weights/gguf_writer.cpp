@@ -9,7 +9,7 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kAlignment = 32;  // GGUF's default, which holds unless a key overrides it
+constexpr int64_t kAlignment = 32;                    // GGUF's default, which holds unless a key overrides it
 constexpr uint32_t kUint32Type = 4, kStringType = 8;  // GGUF's numbers of value types
 
 template <typename T>

@@ -26,7 +26,7 @@ class GgufWriter {
   // shape: row-major, as in TensorView. REQUIRES: a row holds whole blocks of the type.
   void add_tensor(std::string_view name, TensorType type, std::span<const int64_t> shape);
 
-  void begin();  // Opens the file and writes the header.
+  void begin();                                  // Opens the file and writes the header.
   void write(std::span<const std::byte> bytes);  // Writes the next bytes of the current tensor: all of them, or a part.
   void end();
 

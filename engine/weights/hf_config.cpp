@@ -13,27 +13,87 @@ namespace {
 // Keys that transformers writes into config.json and that do not affect a causal pass.
 constexpr HarmlessKey kHarmlessConfig[] = {
     // descriptions
-    {"architectures"}, {"auto_map"}, {"transformers_version"}, {"torch_dtype"}, {"dtype"}, {"tokenizer_class"},
-    {"task_specific_params"}, {"id2label"}, {"label2id"}, {"finetuning_task"}, {"problem_type"}, {"unsloth_version"},
-    {"unsloth_fixed"}, {"transformers.js_config"}, {"is_llama_config"}, {"max_sequence_length"}, {"model_max_length"},
+    {"architectures"},
+    {"auto_map"},
+    {"transformers_version"},
+    {"torch_dtype"},
+    {"dtype"},
+    {"tokenizer_class"},
+    {"task_specific_params"},
+    {"id2label"},
+    {"label2id"},
+    {"finetuning_task"},
+    {"problem_type"},
+    {"unsloth_version"},
+    {"unsloth_fixed"},
+    {"transformers.js_config"},
+    {"is_llama_config"},
+    {"max_sequence_length"},
+    {"model_max_length"},
     // training
-    {"initializer_range"}, {"attention_dropout"}, {"attn_pdrop"}, {"resid_pdrop"}, {"embd_pdrop"}, {"hidden_dropout"},
-    {"use_cache"}, {"gradient_checkpointing"}, {"pretraining_tp"},
+    {"initializer_range"},
+    {"attention_dropout"},
+    {"attn_pdrop"},
+    {"resid_pdrop"},
+    {"embd_pdrop"},
+    {"hidden_dropout"},
+    {"use_cache"},
+    {"gradient_checkpointing"},
+    {"pretraining_tp"},
     // tokens and sampling, except eos_token_id, which is read
-    {"bos_token_id"}, {"pad_token_id"}, {"unk_token_id"}, {"sep_token_id"}, {"mask_token_id"},
-    {"decoder_start_token_id"}, {"forced_bos_token_id"}, {"forced_eos_token_id"}, {"bad_words_ids"},
-    {"begin_suppress_tokens"}, {"suppress_tokens"}, {"do_sample"}, {"temperature"}, {"top_k"}, {"top_p"}, {"typical_p"},
-    {"repetition_penalty"}, {"length_penalty"}, {"no_repeat_ngram_size"}, {"encoder_no_repeat_ngram_size"},
-    {"exponential_decay_length_penalty"}, {"diversity_penalty"}, {"early_stopping"}, {"min_length"}, {"max_length"},
-    {"num_beams"}, {"num_beam_groups"}, {"num_return_sequences"}, {"remove_invalid_values"}, {"prefix"},
+    {"bos_token_id"},
+    {"pad_token_id"},
+    {"unk_token_id"},
+    {"sep_token_id"},
+    {"mask_token_id"},
+    {"decoder_start_token_id"},
+    {"forced_bos_token_id"},
+    {"forced_eos_token_id"},
+    {"bad_words_ids"},
+    {"begin_suppress_tokens"},
+    {"suppress_tokens"},
+    {"do_sample"},
+    {"temperature"},
+    {"top_k"},
+    {"top_p"},
+    {"typical_p"},
+    {"repetition_penalty"},
+    {"length_penalty"},
+    {"no_repeat_ngram_size"},
+    {"encoder_no_repeat_ngram_size"},
+    {"exponential_decay_length_penalty"},
+    {"diversity_penalty"},
+    {"early_stopping"},
+    {"min_length"},
+    {"max_length"},
+    {"num_beams"},
+    {"num_beam_groups"},
+    {"num_return_sequences"},
+    {"remove_invalid_values"},
+    {"prefix"},
     // outputs of a call, and how it runs
-    {"output_attentions"}, {"output_hidden_states"}, {"output_scores"}, {"return_dict"}, {"return_dict_in_generate"},
-    {"torchscript"}, {"tf_legacy_loss"}, {"use_bfloat16"}, {"attn_implementation"}, {"keys_to_ignore_at_inference"},
-    {"chunk_size_feed_forward"}, {"pruned_heads", "{}"},
+    {"output_attentions"},
+    {"output_hidden_states"},
+    {"output_scores"},
+    {"return_dict"},
+    {"return_dict_in_generate"},
+    {"torchscript"},
+    {"tf_legacy_loss"},
+    {"use_bfloat16"},
+    {"attn_implementation"},
+    {"keys_to_ignore_at_inference"},
+    {"chunk_size_feed_forward"},
+    {"pruned_heads", "{}"},
     // other kinds of model
-    {"is_encoder_decoder", "false"}, {"is_decoder"}, {"add_cross_attention", "false"},
-    {"tie_encoder_decoder", "false"}, {"rope_interleaved", "false"}, {"use_mrope", "false"}, {"lm_head_bias", "false"},
-    {"full_attn_mod", "1"}, {"interpolate_factor", "1"},
+    {"is_encoder_decoder", "false"},
+    {"is_decoder"},
+    {"add_cross_attention", "false"},
+    {"tie_encoder_decoder", "false"},
+    {"rope_interleaved", "false"},
+    {"use_mrope", "false"},
+    {"lm_head_bias", "false"},
+    {"full_attn_mod", "1"},
+    {"interpolate_factor", "1"},
 };
 
 // Returns YaRN's attention factor (section 3.4 of the paper), with the two weights that DeepSeek added.
@@ -49,15 +109,16 @@ void read_longrope(const ConfigFields& fields, int64_t context, RopeConfig& rope
   rope.long_factors = fields.numbers("long_factor");
   const double original = static_cast<double>(rope.original_context);
   rope.factor = fields.number("factor", static_cast<double>(context) / original);
-  rope.magnitude = fields.number("attention_factor",
-                                 rope.factor <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(rope.factor) / std::log(original)));
+  rope.magnitude = fields.number(
+      "attention_factor", rope.factor <= 1.0 ? 1.0 : std::sqrt(1.0 + std::log(rope.factor) / std::log(original)));
 }
 
 // Reads a "rope_scaling" or "rope_parameters" object. `original`: the value of "original_max_position_embeddings" if
 // the key is beside this object instead of in it, as in Phi-3.
 void read_rope_scaling(const nlohmann::json& scaling, const std::string& prefix, const std::string& file,
                        std::optional<int64_t> original, ModelConfig& c) {
-  if (!scaling.is_object()) throw ModelError(file + ": key \"" + prefix + "\": expected an object, found " + scaling.dump());
+  if (!scaling.is_object())
+    throw ModelError(file + ": key \"" + prefix + "\": expected an object, found " + scaling.dump());
   const ConfigFields fields(scaling, file, prefix + ".");
   RopeConfig& rope = c.rope;
   rope.theta = fields.number("rope_theta", rope.theta);
@@ -83,19 +144,23 @@ void read_rope_scaling(const nlohmann::json& scaling, const std::string& prefix,
   } else if (type == "yarn") {
     rope.scaling = RopeScaling::kYarn;
     read_original(c.context_length);
-    rope.factor = fields.number("factor", static_cast<double>(c.context_length) / static_cast<double>(rope.original_context));
+    rope.factor =
+        fields.number("factor", static_cast<double>(c.context_length) / static_cast<double>(rope.original_context));
     rope.beta_fast = fields.number("beta_fast", 32.0);
     rope.beta_slow = fields.number("beta_slow", 1.0);
     rope.truncate = fields.boolean("truncate", true);
     rope.magnitude = yarn_magnitude(fields, rope.factor);
   } else if (type == "linear" || type == "dynamic" || type == "llama3") {
-    rope.scaling = type == "linear" ? RopeScaling::kLinear : type == "dynamic" ? RopeScaling::kDynamic : RopeScaling::kLlama3;
+    rope.scaling = type == "linear"    ? RopeScaling::kLinear
+                   : type == "dynamic" ? RopeScaling::kDynamic
+                                       : RopeScaling::kLlama3;
     rope.factor = fields.number("factor");
     if (type == "llama3") {
       rope.low_freq_factor = fields.number("low_freq_factor");
       rope.high_freq_factor = fields.number("high_freq_factor");
       read_original(std::nullopt);
-    } else if (fields.integer("original_max_position_embeddings", c.context_length) != c.context_length && type == "dynamic") {
+    } else if (fields.integer("original_max_position_embeddings", c.context_length) != c.context_length &&
+               type == "dynamic") {
       // transformers ignores this key and scales by the model's own context.
       fields.fail("original_max_position_embeddings", "max_position_embeddings, " + std::to_string(c.context_length));
     }
@@ -209,7 +274,8 @@ ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& fil
   c.rms_norm_eps = fields.number("rms_norm_eps", a.default_rms_norm_eps);
   c.tie_word_embeddings = fields.boolean("tie_word_embeddings", a.default_tied);
   c.attention_bias = fields.boolean("attention_bias", false);
-  if (c.attention_bias && !a.attention_bias_key && !a.qkv_bias) fields.fail("attention_bias", "false for " + c.architecture);
+  if (c.attention_bias && !a.attention_bias_key && !a.qkv_bias)
+    fields.fail("attention_bias", "false for " + c.architecture);
   c.attention_bias = c.attention_bias || a.qkv_bias;
   c.mlp_bias = fields.boolean("mlp_bias", false);
   if (c.mlp_bias && !a.mlp_bias_key) fields.fail("mlp_bias", "false for " + c.architecture);

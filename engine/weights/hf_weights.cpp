@@ -44,7 +44,8 @@ std::set<std::string> shard_names(const std::filesystem::path& index) {
 
 bool same_values(const TensorView& a, const TensorView& b) {
   if (a.shape != b.shape) return false;
-  if (a.type == b.type && a.scales == nullptr && b.scales == nullptr && a.integers == nullptr && b.integers == nullptr) {
+  if (a.type == b.type && a.scales == nullptr && b.scales == nullptr && a.integers == nullptr &&
+      b.integers == nullptr) {
     return std::ranges::equal(a.data, b.data);
   }
   const auto width = static_cast<size_t>(a.row_elements());
@@ -108,7 +109,8 @@ class HfWeights final : public Weights {
         tensors_.insert(gguf_->tensors().begin(), gguf_->tensors().end());
         return;
       } else {
-        throw ModelError(folder.string() + ": expected model.safetensors, model.safetensors.index.json or model.gguf, found none");
+        throw ModelError(folder.string() +
+                         ": expected model.safetensors, model.safetensors.index.json or model.gguf, found none");
       }
     }
     for (const std::string& file : files) files_.push_back(SafetensorsFile::open(folder / file));
@@ -158,6 +160,8 @@ class HfWeights final : public Weights {
 
 }  // namespace
 
-std::unique_ptr<Weights> open_hf_weights(const std::filesystem::path& folder) { return std::make_unique<HfWeights>(folder); }
+std::unique_ptr<Weights> open_hf_weights(const std::filesystem::path& folder) {
+  return std::make_unique<HfWeights>(folder);
+}
 
 }  // namespace smartkv

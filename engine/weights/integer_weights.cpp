@@ -16,12 +16,40 @@ using Layout = PackedIntegers::Layout;
 
 // Keys that describe how the weights were quantized and how other programs run them.
 constexpr HarmlessKey kHarmlessIntegers[] = {
-    {"desc_act"}, {"sym"}, {"static_groups"}, {"true_sequential"}, {"damp_percent"}, {"damp_auto_increment"}, {"mse"},
-    {"dataset"}, {"tokenizer"}, {"batch_size"}, {"model_seqlen"}, {"cache_block_outputs"}, {"pad_token_id"}, {"quantizer"},
-    {"model_name_or_path"}, {"model_file_base_name"}, {"meta"}, {"lm_head"}, {"block_name_to_quantize"},
-    {"module_name_preceding_first_block"}, {"modules_in_block_to_quantize"}, {"modules_to_not_convert"}, {"use_cuda_fp16"},
-    {"use_exllama"}, {"disable_exllama"}, {"exllama_config"}, {"max_input_length"}, {"backend"}, {"do_fuse"},
-    {"modules_to_fuse"}, {"fuse_max_seq_len"}, {"is_marlin_format", "false"}, {"pack_dtype", "\"int32\""}, {"dynamic", "{}"},
+    {"desc_act"},
+    {"sym"},
+    {"static_groups"},
+    {"true_sequential"},
+    {"damp_percent"},
+    {"damp_auto_increment"},
+    {"mse"},
+    {"dataset"},
+    {"tokenizer"},
+    {"batch_size"},
+    {"model_seqlen"},
+    {"cache_block_outputs"},
+    {"pad_token_id"},
+    {"quantizer"},
+    {"model_name_or_path"},
+    {"model_file_base_name"},
+    {"meta"},
+    {"lm_head"},
+    {"block_name_to_quantize"},
+    {"module_name_preceding_first_block"},
+    {"modules_in_block_to_quantize"},
+    {"modules_to_not_convert"},
+    {"use_cuda_fp16"},
+    {"use_exllama"},
+    {"disable_exllama"},
+    {"exllama_config"},
+    {"max_input_length"},
+    {"backend"},
+    {"do_fuse"},
+    {"modules_to_fuse"},
+    {"fuse_max_seq_len"},
+    {"is_marlin_format", "false"},
+    {"pack_dtype", "\"int32\""},
+    {"dynamic", "{}"},
 };
 
 Layout gptq_layout(const ConfigFields& fields) {
@@ -42,7 +70,8 @@ class Projection {
     PackedIntegers& p = *integers;
     const int64_t per_word = 32 / config_.bits;
     const TensorView words = part("qweight");
-    if (words.type != TensorType::kI32 || words.shape.size() != 2 || words.elements() == 0) fail("qweight", "a matrix of I32");
+    if (words.type != TensorType::kI32 || words.shape.size() != 2 || words.elements() == 0)
+      fail("qweight", "a matrix of I32");
     const bool awq = config_.layout == Layout::kAwq;
     p.layout = config_.layout;
     p.bits = config_.bits;
@@ -60,7 +89,11 @@ class Projection {
     p.symmetric = p.zeros_are_middle();
     p.in_order = p.inputs % kRowGroup == 0;
     for (int64_t k = 0; k < p.inputs; ++k) p.in_order = p.in_order && p.group_of[k] == p.group_of[k - k % kRowGroup];
-    return {name_ + ".weight", p.bits == 4 ? TensorType::kInt4 : TensorType::kInt8, {p.outputs, p.inputs}, words.data, nullptr,
+    return {name_ + ".weight",
+            p.bits == 4 ? TensorType::kInt4 : TensorType::kInt8,
+            {p.outputs, p.inputs},
+            words.data,
+            nullptr,
             std::move(integers)};
   }
 
@@ -89,7 +122,8 @@ class Projection {
     const TensorView given = checked("g_idx", {inputs}, true);
     std::memcpy(result.data(), given.data.data(), given.data.size());
     for (const int32_t g : result) {
-      if (g < 0 || g >= groups) fail("g_idx", "groups from 0 to " + std::to_string(groups - 1) + ", found " + std::to_string(g));
+      if (g < 0 || g >= groups)
+        fail("g_idx", "groups from 0 to " + std::to_string(groups - 1) + ", found " + std::to_string(g));
     }
     return result;
   }
@@ -115,7 +149,8 @@ IntegerConfig parse_integer_config(const nlohmann::json& quantization, const std
   if (fields.string("quant_method") == "awq") {
     config.layout = Layout::kAwq;
     if (config.bits != 4) fields.fail("bits", "4 with AWQ");
-    if (fields.has("version") && fields["version"] != "gemm" && fields["version"] != "GEMM") fields.fail("version", "\"gemm\"");
+    if (fields.has("version") && fields["version"] != "gemm" && fields["version"] != "GEMM")
+      fields.fail("version", "\"gemm\"");
     if (!fields.boolean("zero_point", true)) fields.fail("zero_point", "true");
   } else {
     config.layout = gptq_layout(fields);
@@ -125,7 +160,8 @@ IntegerConfig parse_integer_config(const nlohmann::json& quantization, const std
   return config;
 }
 
-void attach_integers(const IntegerConfig& config, const ModelConfig& model, const std::string& file, TensorMap& tensors) {
+void attach_integers(const IntegerConfig& config, const ModelConfig& model, const std::string& file,
+                     TensorMap& tensors) {
   std::vector<std::string> names;
   const std::string suffix = ".qweight";
   for (const auto& [name, tensor] : tensors) {

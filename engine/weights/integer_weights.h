@@ -23,6 +23,7 @@ IntegerConfig parse_integer_config(const nlohmann::json& quantization, const std
 
 // Replaces the parts of each such projection in `tensors` by one tensor "X.weight". If the model has no biases, also
 // removes its bias if that is all zeros, because some programs write such biases. Throws ModelError naming the tensor.
-void attach_integers(const IntegerConfig& config, const ModelConfig& model, const std::string& file, TensorMap& tensors);
+void attach_integers(const IntegerConfig& config, const ModelConfig& model, const std::string& file,
+                     TensorMap& tensors);
 
 }  // namespace smartkv

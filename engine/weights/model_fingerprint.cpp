@@ -12,8 +12,8 @@ namespace smartkv {
 std::string model_identity(const Weights& weights) {
   const ModelConfig& config = weights.config();
   StructureHash hash;
-  for (const int64_t size : {config.n_layers, config.n_heads, config.n_kv_heads, config.hidden_size, config.intermediate_size,
-                             config.head_dim}) {
+  for (const int64_t size : {config.n_layers, config.n_heads, config.n_kv_heads, config.hidden_size,
+                             config.intermediate_size, config.head_dim}) {
     hash.add(size);
   }
   for (const std::string& name : weights.names()) {

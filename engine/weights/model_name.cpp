@@ -33,7 +33,8 @@ std::string without(const std::string& name, const char* pattern) {
 
 // Returns whether a name is generic: chosen by a program, or by a person who did not mean to name the model.
 bool says_nothing(const std::string& name) {
-  static const std::regex kGeneric(R"((ggml|gguf)?[-_.]?(models?|weights|default|current|latest|main|checkpoint[-_.]?\d*)?)", std::regex::icase);
+  static const std::regex kGeneric(
+      R"((ggml|gguf)?[-_.]?(models?|weights|default|current|latest|main|checkpoint[-_.]?\d*)?)", std::regex::icase);
   return std::regex_match(name, kGeneric);
 }
 
@@ -83,7 +84,9 @@ std::vector<std::string> model_names(const fs::path& model, const std::string& t
     const std::string stem = without(without(path.filename().string(), R"(\.gguf$)"), R"(-\d{5}-of-\d{5}$)");
     // Quantizations as llama.cpp and publishers of files write them: Q4_K_M, IQ4_XS, i1-Q4_K_M, UD-Q4_K_XL, TQ1_0,
     // MXFP4_MOE, BF16.
-    const std::string base = without(stem, R"([-._]((UD|i1)-)?(I?Q\d(_\d|_[KN](_?[A-Z]+)?|_?[A-Z]+)*|TQ\d_\d|(NV|MX)?FP(4|8|16|32)(_MOE)?|B?F(16|32)|INT\d)$)");
+    const std::string base = without(
+        stem,
+        R"([-._]((UD|i1)-)?(I?Q\d(_\d|_[KN](_?[A-Z]+)?|_?[A-Z]+)*|TQ\d_\d|(NV|MX)?FP(4|8|16|32)(_MOE)?|B?F(16|32)|INT\d)$)");
     names = {base, stem};
   } else if (repository.empty()) {
     names = {path.filename().string()};

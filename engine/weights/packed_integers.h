@@ -24,13 +24,13 @@ struct PackedIntegers {
     kAwq,
   };
   Layout layout = Layout::kGptq;
-  int64_t bits = 4;  // 4 or 8
-  int64_t inputs = 0, outputs = 0;  // K, N
+  int64_t bits = 4;                     // 4 or 8
+  int64_t inputs = 0, outputs = 0;      // K, N
   std::span<const std::byte> q, zeros;  // Views of the mapped file.
-  std::vector<float> scales;      // [groups, N]
-  std::vector<int32_t> group_of;  // [K]: the group of each input.
-  bool in_order = false;          // Inputs [32 i, 32 i + 32) belong to one group, for every i.
-  bool symmetric = false;         // Every zero is the middle of the range: 8 (4 bits) or 128 (8 bits).
+  std::vector<float> scales;            // [groups, N]
+  std::vector<int32_t> group_of;        // [K]: the group of each input.
+  bool in_order = false;                // Inputs [32 i, 32 i + 32) belong to one group, for every i.
+  bool symmetric = false;               // Every zero is the middle of the range: 8 (4 bits) or 128 (8 bits).
 
   // Writes all K weights of an output as f32. row: the output, 0 to N - 1.
   void expand(int64_t row, float* out) const;

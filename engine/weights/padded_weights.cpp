@@ -108,7 +108,6 @@ class PaddedWeights final : public ReshapedWeights {
     if (padding.columns && padding.columns->from == padding.columns->to) padding.columns.reset();
     return padding;
   }
-
 };
 
 }  // namespace
@@ -122,7 +121,8 @@ ModelConfig padded_config(ModelConfig config) {
   // The added zeros make the mean of squares smaller by this ratio.
   config.qk_norm_eps = config.rms_norm_eps * static_cast<double>(config.head_dim) / static_cast<double>(head_dim);
   if (config.rope.rotary_dim == 0) config.rope.rotary_dim = config.head_dim;
-  if (config.attention_multiplier == 0.0) config.attention_multiplier = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
+  if (config.attention_multiplier == 0.0)
+    config.attention_multiplier = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
   config.head_dim = head_dim;
   return config;
 }

@@ -24,7 +24,8 @@ void split(TensorMap& tensors, const std::string& fused, const std::vector<Part>
     view.name = part.name;
     view.shape[0] = part.rows;
     view.first_row = whole.first_row + static_cast<int64_t>(first);
-    if (whole.integers == nullptr) view.data = whole.data.subspan(first * row_bytes, static_cast<size_t>(part.rows) * row_bytes);
+    if (whole.integers == nullptr)
+      view.data = whole.data.subspan(first * row_bytes, static_cast<size_t>(part.rows) * row_bytes);
     first += static_cast<size_t>(part.rows);
     tensors[part.name] = std::move(view);
   }
@@ -37,9 +38,12 @@ void split_fused_projections(const ModelConfig& config, TensorMap& tensors) {
   for (int64_t i = 0; i < config.n_layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
     split(tensors, layer + "self_attn.qkv_proj.weight",
-          {{layer + "self_attn.q_proj.weight", q}, {layer + "self_attn.k_proj.weight", kv}, {layer + "self_attn.v_proj.weight", kv}});
+          {{layer + "self_attn.q_proj.weight", q},
+           {layer + "self_attn.k_proj.weight", kv},
+           {layer + "self_attn.v_proj.weight", kv}});
     split(tensors, layer + "mlp.gate_up_proj.weight",
-          {{layer + "mlp.gate_proj.weight", config.intermediate_size}, {layer + "mlp.up_proj.weight", config.intermediate_size}});
+          {{layer + "mlp.gate_proj.weight", config.intermediate_size},
+           {layer + "mlp.up_proj.weight", config.intermediate_size}});
   }
 }
 

@@ -14,6 +14,7 @@ void check_quantization(const nlohmann::json& quantization, const std::string& f
 
 // Replaces the quantized tensors in `tensors` by the weights of their projections (fp8.h, integer_weights.h). Throws
 // ModelError.
-void apply_quantization(const nlohmann::json& quantization, const ModelConfig& model, const std::string& file, TensorMap& tensors);
+void apply_quantization(const nlohmann::json& quantization, const ModelConfig& model, const std::string& file,
+                        TensorMap& tensors);
 
 }  // namespace smartkv

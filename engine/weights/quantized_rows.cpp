@@ -71,7 +71,8 @@ kernels::CodedBlock coded_q6_k(const uint8_t* p) {
 
 const uint8_t* row_bytes(const TensorView& tensor, int64_t row) {
   const TensorTypeInfo& info = tensor_type_info(tensor.type);
-  return reinterpret_cast<const uint8_t*>(tensor.data.data()) + row * (tensor.row_elements() / info.block_elements) * info.block_bytes;
+  return reinterpret_cast<const uint8_t*>(tensor.data.data()) +
+         row * (tensor.row_elements() / info.block_elements) * info.block_bytes;
 }
 
 }  // namespace
@@ -88,7 +89,8 @@ bool is_float(const TensorView& tensor) {
 
 int group_bits(const TensorView& tensor) {
   if (tensor.integers != nullptr) return tensor.integers->in_order ? static_cast<int>(tensor.integers->bits) : 0;
-  if (tensor.type == TensorType::kQ4_0 || tensor.type == TensorType::kQ4_1 || tensor.type == TensorType::kQ4_K) return 4;
+  if (tensor.type == TensorType::kQ4_0 || tensor.type == TensorType::kQ4_1 || tensor.type == TensorType::kQ4_K)
+    return 4;
   return tensor.type == TensorType::kQ8_0 ? 8 : 0;
 }
 
@@ -147,7 +149,8 @@ void read_quantized_row(const TensorView& tensor, int64_t row, QuantizedRow& out
 
 std::byte* write_quantized_row(const std::string& tensor, TensorType type, const QuantizedRow& row, std::byte* out) {
   if (type != TensorType::kQ4_1 && type != TensorType::kQ8_0) {
-    throw std::invalid_argument("write_quantized_row: expected Q4_1 or Q8_0, found " + std::string(tensor_type_info(type).name));
+    throw std::invalid_argument("write_quantized_row: expected Q4_1 or Q8_0, found " +
+                                std::string(tensor_type_info(type).name));
   }
   auto* p = reinterpret_cast<uint8_t*>(out);
   const uint8_t* q = row.q.data();

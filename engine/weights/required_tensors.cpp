@@ -44,7 +44,8 @@ void check_required_tensors(const Weights& weights, const std::string& file) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
     if (c.norm_placement == NormPlacement::kInput) require(layer + "input_layernorm.weight", {c.hidden_size});
     require(layer + "post_attention_layernorm.weight", {c.hidden_size});
-    if (c.norm_placement == NormPlacement::kOutput) require(layer + "post_feedforward_layernorm.weight", {c.hidden_size});
+    if (c.norm_placement == NormPlacement::kOutput)
+      require(layer + "post_feedforward_layernorm.weight", {c.hidden_size});
     linear(layer + "self_attn.q_proj", q, c.hidden_size, c.attention_bias);
     linear(layer + "self_attn.k_proj", kv, c.hidden_size, c.attention_bias);
     linear(layer + "self_attn.v_proj", kv, c.hidden_size, c.attention_bias);

@@ -32,7 +32,8 @@ nlohmann::json parse_header(std::string_view text, const std::string& name) {
     using Event = nlohmann::json::parse_event_t;
     if (event == Event::object_start) open_objects.emplace_back();
     if (event == Event::object_end) open_objects.pop_back();
-    if (event == Event::key && !open_objects.back().insert(value.get<std::string>()).second) duplicate = value.get<std::string>();
+    if (event == Event::key && !open_objects.back().insert(value.get<std::string>()).second)
+      duplicate = value.get<std::string>();
     return true;
   };
   nlohmann::json header;
@@ -56,7 +57,8 @@ struct Pending {
   uint64_t begin, end;
 };
 
-Pending read_entry(const std::string& tensor_name, const nlohmann::json& entry, uint64_t data_bytes, const std::string& file) {
+Pending read_entry(const std::string& tensor_name, const nlohmann::json& entry, uint64_t data_bytes,
+                   const std::string& file) {
   const auto fail = [&](const std::string& message) -> void {
     throw ModelError(file + ": tensor \"" + tensor_name + "\": " + message);
   };
@@ -72,7 +74,8 @@ Pending read_entry(const std::string& tensor_name, const nlohmann::json& entry, 
   uint64_t elements = 1;
   for (const nlohmann::json& extent : entry["shape"]) {
     const std::optional<uint64_t> n = unsigned_value(extent);
-    if (!n || (*n > 0 && elements > (uint64_t{1} << 40) / *n)) fail("shape: " + entry["shape"].dump() + " is out of range");
+    if (!n || (*n > 0 && elements > (uint64_t{1} << 40) / *n))
+      fail("shape: " + entry["shape"].dump() + " is out of range");
     elements *= *n;
     pending.view.shape.push_back(static_cast<int64_t>(*n));
   }
@@ -84,7 +87,8 @@ Pending read_entry(const std::string& tensor_name, const nlohmann::json& entry, 
   }
   const uint64_t expected = elements * static_cast<uint64_t>(tensor_type_info(*type).block_bytes);
   if (*end - *begin != expected) {
-    fail("data_offsets: expected " + std::to_string(expected) + " bytes for its shape, found " + std::to_string(*end - *begin));
+    fail("data_offsets: expected " + std::to_string(expected) + " bytes for its shape, found " +
+         std::to_string(*end - *begin));
   }
   pending.begin = *begin;
   pending.end = *end;
@@ -96,7 +100,7 @@ uint16_t f16_bits(float value) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // Rounds to infinity.
-  if (magnitude < 0x38800000u) {                                              // Subnormal: a multiple of 2^-24.
+  if (magnitude < 0x38800000u) {                                               // Subnormal: a multiple of 2^-24.
     const float scaled = std::bit_cast<float>(magnitude) * 0x1p24f;
     const uint32_t whole = static_cast<uint32_t>(scaled);
     const float rest = scaled - static_cast<float>(whole);
@@ -150,7 +154,8 @@ SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, const s
   std::sort(pending.begin(), pending.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
   for (size_t i = 1; i < pending.size(); ++i) {
     if (pending[i].begin < pending[i - 1].end) {
-      throw ModelError(name + ": tensor \"" + pending[i].view.name + "\" overlaps tensor \"" + pending[i - 1].view.name + "\"");
+      throw ModelError(name + ": tensor \"" + pending[i].view.name + "\" overlaps tensor \"" +
+                       pending[i - 1].view.name + "\"");
     }
   }
   for (Pending& tensor : pending) {
@@ -169,7 +174,8 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Name
   int64_t offset = 0;
   for (const NamedTensor& tensor : tensors) {
     const int64_t end = offset + static_cast<int64_t>(tensor.values.size()) * element;
-    header[tensor.name] = {{"dtype", tensor_type_info(type).name}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+    header[tensor.name] = {
+        {"dtype", tensor_type_info(type).name}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
@@ -180,11 +186,13 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Name
   out.write(text.data(), static_cast<std::streamsize>(text.size()));
   for (const NamedTensor& tensor : tensors) {
     if (type == TensorType::kF32) {
-      out.write(reinterpret_cast<const char*>(tensor.values.data()), static_cast<std::streamsize>(tensor.values.size() * sizeof(float)));
+      out.write(reinterpret_cast<const char*>(tensor.values.data()),
+                static_cast<std::streamsize>(tensor.values.size() * sizeof(float)));
       continue;
     }
     std::vector<uint16_t> bits(tensor.values.size());
-    std::transform(tensor.values.begin(), tensor.values.end(), bits.begin(), type == TensorType::kF16 ? f16_bits : bf16_bits);
+    std::transform(tensor.values.begin(), tensor.values.end(), bits.begin(),
+                   type == TensorType::kF16 ? f16_bits : bf16_bits);
     out.write(reinterpret_cast<const char*>(bits.data()), static_cast<std::streamsize>(bits.size() * sizeof(uint16_t)));
   }
   if (!out.flush()) throw ModelError(path.string() + ": cannot be written");

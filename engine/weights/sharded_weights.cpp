@@ -21,7 +21,8 @@ ShardRange intermediate_range(int64_t size, const Shard& shard) {
 
 class ShardedWeights final : public ReshapedWeights {
  public:
-  ShardedWeights(const Weights& weights, const Shard& shard) : ReshapedWeights(weights, shard_config(weights.config(), shard)) {
+  ShardedWeights(const Weights& weights, const Shard& shard)
+      : ReshapedWeights(weights, shard_config(weights.config(), shard)) {
     const ModelConfig& c = weights.config();
     const ShardRange kv = shard_range(c.n_kv_heads, shard);
     const int64_t group = c.n_heads / c.n_kv_heads;

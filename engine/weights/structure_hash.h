@@ -50,7 +50,8 @@ class StructureHash {
   void add_range(const Range& range) {
     add(static_cast<uint64_t>(std::ranges::size(range)));
     using Value = std::ranges::range_value_t<Range>;
-    constexpr bool bytes = std::ranges::contiguous_range<Range> && (std::is_arithmetic_v<Value> || std::is_enum_v<Value>);
+    constexpr bool bytes =
+        std::ranges::contiguous_range<Range> && (std::is_arithmetic_v<Value> || std::is_enum_v<Value>);
     if constexpr (bytes) {
       add_bytes(std::ranges::data(range), std::ranges::size(range) * sizeof(Value));
     } else {

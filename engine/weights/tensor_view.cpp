@@ -174,28 +174,27 @@ void e4m3(const uint8_t* p, float* y) { *y = f8_e4m3_values()[*p]; }
 void e5m2(const uint8_t* p, float* y) { *y = kernels::half_to_float(static_cast<uint16_t>(*p << 8)); }  // half an f16
 void i32(const uint8_t* p, float* y) { *y = static_cast<float>(read<int32_t>(p)); }
 
-constexpr TensorTypeInfo kTypes[] = {
-    {TensorType::kF32, "F32", 1, 4, f32, 0},
-    {TensorType::kF16, "F16", 1, 2, f16, 1},
-    {TensorType::kBf16, "BF16", 1, 2, bf16, 30},
-    {TensorType::kQ4_0, "Q4_0", 32, 18, q4_0, 2},
-    {TensorType::kQ4_1, "Q4_1", 32, 20, q4_1, 3},
-    {TensorType::kQ5_0, "Q5_0", 32, 22, q5_0, 6},
-    {TensorType::kQ5_1, "Q5_1", 32, 24, q5_1, 7},
-    {TensorType::kQ8_0, "Q8_0", 32, 34, q8_0, 8},
-    {TensorType::kQ2_K, "Q2_K", 256, 84, q2_k, 10},
-    {TensorType::kQ3_K, "Q3_K", 256, 110, q3_k, 11},
-    {TensorType::kQ4_K, "Q4_K", 256, 144, q4_k, 12},
-    {TensorType::kQ5_K, "Q5_K", 256, 176, q5_k, 13},
-    {TensorType::kQ6_K, "Q6_K", 256, 210, q6_k, 14},
-    {TensorType::kIq4Nl, "IQ4_NL", 32, 18, iq4_nl, 20},
-    {TensorType::kIq4Xs, "IQ4_XS", 256, 136, iq4_xs, 23},
-    {TensorType::kMxfp4, "MXFP4", 32, 17, mxfp4, 39},
-    {TensorType::kF8E4m3, "F8_E4M3", 1, 1, e4m3},
-    {TensorType::kF8E5m2, "F8_E5M2", 1, 1, e5m2},
-    {TensorType::kI32, "I32", 1, 4, i32},
-    {TensorType::kInt4, "INT4", 1, 0},
-    {TensorType::kInt8, "INT8", 1, 0}};
+constexpr TensorTypeInfo kTypes[] = {{TensorType::kF32, "F32", 1, 4, f32, 0},
+                                     {TensorType::kF16, "F16", 1, 2, f16, 1},
+                                     {TensorType::kBf16, "BF16", 1, 2, bf16, 30},
+                                     {TensorType::kQ4_0, "Q4_0", 32, 18, q4_0, 2},
+                                     {TensorType::kQ4_1, "Q4_1", 32, 20, q4_1, 3},
+                                     {TensorType::kQ5_0, "Q5_0", 32, 22, q5_0, 6},
+                                     {TensorType::kQ5_1, "Q5_1", 32, 24, q5_1, 7},
+                                     {TensorType::kQ8_0, "Q8_0", 32, 34, q8_0, 8},
+                                     {TensorType::kQ2_K, "Q2_K", 256, 84, q2_k, 10},
+                                     {TensorType::kQ3_K, "Q3_K", 256, 110, q3_k, 11},
+                                     {TensorType::kQ4_K, "Q4_K", 256, 144, q4_k, 12},
+                                     {TensorType::kQ5_K, "Q5_K", 256, 176, q5_k, 13},
+                                     {TensorType::kQ6_K, "Q6_K", 256, 210, q6_k, 14},
+                                     {TensorType::kIq4Nl, "IQ4_NL", 32, 18, iq4_nl, 20},
+                                     {TensorType::kIq4Xs, "IQ4_XS", 256, 136, iq4_xs, 23},
+                                     {TensorType::kMxfp4, "MXFP4", 32, 17, mxfp4, 39},
+                                     {TensorType::kF8E4m3, "F8_E4M3", 1, 1, e4m3},
+                                     {TensorType::kF8E5m2, "F8_E5M2", 1, 1, e5m2},
+                                     {TensorType::kI32, "I32", 1, 4, i32},
+                                     {TensorType::kInt4, "INT4", 1, 0},
+                                     {TensorType::kInt8, "INT8", 1, 0}};
 
 // tensor_type_info() finds a row by its type's value.
 static_assert([] {
@@ -231,7 +230,8 @@ void expand_rows(const TensorView& tensor, int64_t first, int64_t count, float* 
                             std::to_string(first + count) + ")");
   }
   if (tensor.integers != nullptr) {
-    for (int64_t row = 0; row < count; ++row) tensor.integers->expand(tensor.first_row + first + row, out + row * tensor.row_elements());
+    for (int64_t row = 0; row < count; ++row)
+      tensor.integers->expand(tensor.first_row + first + row, out + row * tensor.row_elements());
     return;
   }
   const TensorTypeInfo& info = tensor_type_info(tensor.type);

@@ -21,11 +21,11 @@ void nlohmann::ordered_json::json_value::destroy(nlohmann::detail::value_t type)
 
 namespace nlohmann {
 
-#define SMARTKV_COMPARE(Json, Text)                                    \
-  inline bool operator==(const Json& value, Text text) noexcept {      \
-    const auto* held = value.get_ptr<const Json::string_t*>();         \
-    return held != nullptr && *held == text;                           \
-  }                                                                    \
+#define SMARTKV_COMPARE(Json, Text)                               \
+  inline bool operator==(const Json& value, Text text) noexcept { \
+    const auto* held = value.get_ptr<const Json::string_t*>();    \
+    return held != nullptr && *held == text;                      \
+  }                                                               \
   inline bool operator!=(const Json& value, Text text) noexcept { return !(value == text); }
 SMARTKV_COMPARE(json, const char*)
 SMARTKV_COMPARE(json, const std::string&)

@@ -68,8 +68,8 @@ void decode_run(int64_t blocks, const uint8_t*& codes, const uint8_t*& next, uin
 
 // Returns the bytes of all quads, [quads][block_rows(extent)][4]. They are decoded into `bytes`. If all `quads` quads
 // have codes of 8 bits, the codes themselves are the bytes. next: the codes to prefetch for the next call, or null.
-inline const uint8_t* decode(const CodeRuns& runs, const uint8_t* codes, const uint8_t* next, int64_t extent, int64_t quads,
-                             uint8_t* bytes) {
+inline const uint8_t* decode(const CodeRuns& runs, const uint8_t* codes, const uint8_t* next, int64_t extent,
+                             int64_t quads, uint8_t* bytes) {
   const int64_t blocks = block_rows(extent) / kBlockRows;
   if (next == nullptr) next = codes;
   if (runs.quads[0] == quads) {

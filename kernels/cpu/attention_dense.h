@@ -105,8 +105,8 @@ struct BlockScope {
 constexpr int64_t whole_steps(int64_t steps) { return steps; }
 
 template <typename T>
-void dense_product(int64_t rows, int64_t groups, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c,
-                   int64_t ldc, bool accumulate, const T* next) {
+void dense_product(int64_t rows, int64_t groups, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps,
+                   float* c, int64_t ldc, bool accumulate, const T* next) {
 #ifdef SMARTKV_WIDENED_PRODUCT
   if constexpr (std::is_same_v<T, uint16_t>) {
     return widened_product(rows, groups, a, lda, b, ldb, steps, c, ldc, accumulate, next);

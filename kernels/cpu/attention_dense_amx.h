@@ -70,8 +70,8 @@ void on_vectors(int64_t groups, const uint16_t* a, int64_t lda, const uint16_t* 
 // Computes C [rows][16 groups] (+)= A B for any number of column groups. Steps past the last whole tile of B are
 // computed as on every level.
 template <typename T>
-void dense_product(int64_t rows, int64_t groups, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c,
-                   int64_t ldc, bool accumulate, const T* next) {
+void dense_product(int64_t rows, int64_t groups, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps,
+                   float* c, int64_t ldc, bool accumulate, const T* next) {
   if constexpr (std::is_same_v<T, float>) {
     product(rows, groups, a, lda, b, ldb, steps, c, ldc, accumulate, next);
   } else {
@@ -81,7 +81,10 @@ void dense_product(int64_t rows, int64_t groups, const T* a, int64_t lda, const 
       on_tiles(rows, groups, a, lda, b, ldb, tiles, c, ldc, accumulate, next);
     } else if (tiles > 0) {
       const NoDenormals scope;
-      const auto run = rows == 1 ? on_vectors<1> : rows == 2 ? on_vectors<2> : rows == 3 ? on_vectors<3> : on_vectors<4>;
+      const auto run = rows == 1   ? on_vectors<1>
+                       : rows == 2 ? on_vectors<2>
+                       : rows == 3 ? on_vectors<3>
+                                   : on_vectors<4>;
       run(groups, a, lda, b, ldb, tiles, c, ldc, accumulate, next);
     }
     if (rest > 0) {

@@ -11,8 +11,8 @@ namespace {
 
 // Computes C [MR][16 NP] (+)= A [MR][..] B. A step covers two columns of A.
 template <int MR, int NP>
-void wide_tile(const float* a, int64_t lda, const uint16_t* b, int64_t ldb, int64_t steps, float* c, int64_t ldc, bool accumulate,
-               const uint16_t* next) {
+void wide_tile(const float* a, int64_t lda, const uint16_t* b, int64_t ldb, int64_t steps, float* c, int64_t ldc,
+               bool accumulate, const uint16_t* next) {
   constexpr int kHalves = 2 * NP;
   const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
   __m256 acc[MR][kHalves];
@@ -20,9 +20,10 @@ void wide_tile(const float* a, int64_t lda, const uint16_t* b, int64_t ldb, int6
   for (int i = 0; i < MR; ++i) {
     x[i] = a + i * lda;
     asm("" : "+r"(x[i]));  // Keeps GCC from computing it again for each value.
-    for (int h = 0; h < kHalves; ++h) acc[i][h] = accumulate ? _mm256_loadu_ps(c + i * ldc + 8 * h) : _mm256_setzero_ps();
+    for (int h = 0; h < kHalves; ++h)
+      acc[i][h] = accumulate ? _mm256_loadu_ps(c + i * ldc + 8 * h) : _mm256_setzero_ps();
   }
-  const auto multiply = [&](const __m256 (&values)[kHalves], int64_t column) {
+  const auto multiply = [&](const __m256(&values)[kHalves], int64_t column) {
     for (int i = 0; i < MR; ++i) {
       const __m256 of_row = _mm256_broadcast_ss(x[i] + column);
       for (int h = 0; h < kHalves; ++h) acc[i][h] = _mm256_fmadd_ps(values[h], of_row, acc[i][h]);
@@ -32,7 +33,9 @@ void wide_tile(const float* a, int64_t lda, const uint16_t* b, int64_t ldb, int6
     if (next != nullptr) {
       for (int j = 0; j < NP; ++j) Vec16::prefetch_l2(next + s * ldb + 32 * j);
     }
-    const auto pairs = [&](int h) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b + s * ldb + 16 * h)); };
+    const auto pairs = [&](int h) {
+      return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b + s * ldb + 16 * h));
+    };
     __m256 values[kHalves];
     for (int h = 0; h < kHalves; ++h) values[h] = _mm256_castsi256_ps(_mm256_slli_epi32(pairs(h), 16));
     multiply(values, 2 * s);
@@ -45,11 +48,12 @@ void wide_tile(const float* a, int64_t lda, const uint16_t* b, int64_t ldb, int6
 }
 
 template <int MR, int NP>
-void wide_tiles(int64_t groups, const float* a, int64_t lda, const uint16_t* b, int64_t ldb, int64_t steps, float* c, int64_t ldc,
-                bool accumulate, const uint16_t* next) {
+void wide_tiles(int64_t groups, const float* a, int64_t lda, const uint16_t* b, int64_t ldb, int64_t steps, float* c,
+                int64_t ldc, bool accumulate, const uint16_t* next) {
   int64_t g = 0;
   for (; g + NP <= groups; g += NP) {
-    wide_tile<MR, NP>(a, lda, b + 32 * g, ldb, steps, c + 16 * g, ldc, accumulate, next == nullptr ? nullptr : next + 32 * g);
+    wide_tile<MR, NP>(a, lda, b + 32 * g, ldb, steps, c + 16 * g, ldc, accumulate,
+                      next == nullptr ? nullptr : next + 32 * g);
   }
   if constexpr (NP > 1) {
     if (g < groups) {
@@ -59,8 +63,8 @@ void wide_tiles(int64_t groups, const float* a, int64_t lda, const uint16_t* b, 
   }
 }
 
-inline void widened_product(int64_t rows, int64_t groups, const uint16_t* a, int64_t lda, const uint16_t* b, int64_t ldb,
-                            int64_t steps, float* c, int64_t ldc, bool accumulate, const uint16_t* next) {
+inline void widened_product(int64_t rows, int64_t groups, const uint16_t* a, int64_t lda, const uint16_t* b,
+                            int64_t ldb, int64_t steps, float* c, int64_t ldc, bool accumulate, const uint16_t* next) {
   constexpr int kMost = 6;
   constexpr int64_t kStride = kMaxHeadDim > kPageTokens ? kMaxHeadDim : kPageTokens;
   alignas(64) float wide[kMost * kStride];

@@ -27,9 +27,9 @@ struct Page {
   const KvSegment* segment = nullptr;
   const char* k = nullptr;  // For quantized pages, the block of the head.
   const char* v = nullptr;
-  const float* bias = nullptr;     // [kPageTokens]
-  QuantizedOffsets at = {};        // For quantized pages.
-  const uint8_t* order = nullptr;  // Order of K's channels. Not for kDense.
+  const float* bias = nullptr;           // [kPageTokens]
+  QuantizedOffsets at = {};              // For quantized pages.
+  const uint8_t* order = nullptr;        // Order of K's channels. Not for kDense.
   const uint8_t* value_order = nullptr;  // Order of V's channels. For kCut.
 
   const uint16_t* halves(int64_t offset) const { return reinterpret_cast<const uint16_t*>(k + offset); }
@@ -168,8 +168,8 @@ void dense_values(Block<T>& block, const Page& page, const Page* next, int64_t g
   const T* const v = reinterpret_cast<const T*>(page.v);
   const T* next_v = dense_k<T>(next) == nullptr ? nullptr : reinterpret_cast<const T*>(next->v);
   const auto multiply = [&](int64_t first, const T* values, int64_t n) {
-    dense_product<T>(block.rows, block.dim / 16, p + first, kPageTokens, values, block.dim * kStep, n / kStep, block.o, block.wide,
-                     true, next_v == nullptr ? nullptr : next_v + first * block.dim);
+    dense_product<T>(block.rows, block.dim / 16, p + first, kPageTokens, values, block.dim * kStep, n / kStep, block.o,
+                     block.wide, true, next_v == nullptr ? nullptr : next_v + first * block.dim);
   };
   const int64_t tokens = page.segment->tokens;
   if (slots <= tokens) return multiply(0, v, slots);
@@ -200,8 +200,9 @@ void quantized_scores(Block<T>& block, const Page& page, const Page* next, int64
   if (next != nullptr) {
     for (int64_t byte = 0; byte < next->at.k_codes; byte += 64) Vec16::prefetch(next->k + byte);
   }
-  const uint8_t* bytes = decode(runs, page.codes(page.at.k_codes),
-                                next == nullptr ? nullptr : next->codes(next->at.k_codes), kPageTokens, n / 4, block.bytes);
+  const uint8_t* bytes =
+      decode(runs, page.codes(page.at.k_codes), next == nullptr ? nullptr : next->codes(next->at.k_codes), kPageTokens,
+             n / 4, block.bytes);
   for (int64_t r = 0; r < block.rows; ++r) {
     make_weights(n, block.ordered_q + r * n, block.scales, block.zeros, block.weights + 2 * r * n, &block.steps[r],
                  &block.offsets[r]);
@@ -215,8 +216,9 @@ void quantized_values(Block<T>& block, const Page& page, const Page* next, int64
   constexpr int64_t kN = kPageTokens;
   const CodeRuns& runs = page.segment->quantized.v;
   load_columns(runs, kN, page.halves(page.at.v_scales), page.halves(page.at.v_zeros), block.scales, block.zeros);
-  const uint8_t* bytes = decode(runs, page.codes(page.at.v_codes),
-                                next == nullptr ? nullptr : next->codes(next->at.v_codes), block.dim, kN / 4, block.bytes);
+  const uint8_t* bytes =
+      decode(runs, page.codes(page.at.v_codes), next == nullptr ? nullptr : next->codes(next->at.v_codes), block.dim,
+             kN / 4, block.bytes);
   for (int64_t r = 0; r < block.rows; ++r) {
     make_weights(kN, block.s + r * kN, block.scales, block.zeros, block.weights + 2 * r * kN, &block.steps[r],
                  &block.offsets[r]);
@@ -244,8 +246,8 @@ void cut_scores(Block<T>& block, const Page& page, const Page*, int64_t groups) 
     block.cut_channels = n;
     block.cut_order = page.order;
   }
-  dense_product<T>(block.rows, groups, block.cut_q, n, reinterpret_cast<const T*>(page.k), kPageTokens * kStep, n / kStep, block.s,
-                   kPageTokens, false, nullptr);
+  dense_product<T>(block.rows, groups, block.cut_q, n, reinterpret_cast<const T*>(page.k), kPageTokens * kStep,
+                   n / kStep, block.s, kPageTokens, false, nullptr);
 }
 
 template <typename T>
@@ -254,8 +256,8 @@ void cut_values(Block<T>& block, const Page& page, const Page*, int64_t groups) 
   const int64_t n = page.segment->v_channels;
   int64_t slots = 0;
   const T* const p = probabilities(block, groups, &slots);
-  dense_product<T>(block.rows, n / 16, p, kPageTokens, reinterpret_cast<const T*>(page.v), n * kStep, slots / kStep, block.cut_o, n, false,
-                   nullptr);
+  dense_product<T>(block.rows, n / 16, p, kPageTokens, reinterpret_cast<const T*>(page.v), n * kStep, slots / kStep,
+                   block.cut_o, n, false, nullptr);
   for (int64_t r = 0; r < block.rows; ++r) {
     const float* const from = block.cut_o + r * n;
     float* const o = block.o + r * block.wide;
@@ -288,8 +290,8 @@ const FormatKernels<T>& kernels_of(const Page& page) {
 // The tokens [first[r], end[r]) that each row sees of a segment.
 struct Visible {
   int32_t first[kMaxBlockRows], end[kMaxBlockRows];
-  int32_t latest = 0;       // The greatest end.
-  bool none = true;         // Whether no row sees any token.
+  int32_t latest = 0;  // The greatest end.
+  bool none = true;    // Whether no row sees any token.
 };
 
 // Returns what each row sees of a segment of `tokens` tokens. The block's first query sees `seen` tokens from the
@@ -330,7 +332,8 @@ void page_scores(Block<T>& block, const Page& page, const Page* next, const Visi
       if (page.bias != nullptr) x = Vec16::fma(Vec16::load(page.bias + t), inverse, x);
       x = x.first(visible.end[r] - static_cast<int32_t>(t), kUnseen);
       if (visible.first[r] > t) {
-        const Vec16 seen = Vec16::zero().first(visible.first[r] - static_cast<int32_t>(t), 1.0f);  // 1, or 0 before the window
+        const Vec16 seen =
+            Vec16::zero().first(visible.first[r] - static_cast<int32_t>(t), 1.0f);  // 1, or 0 before the window
         x = Vec16::fma(x, seen, (seen - Vec16::set1(1.0f)) * Vec16::set1(-kUnseen));
       }
       x.store(s);

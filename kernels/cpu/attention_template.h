@@ -49,7 +49,9 @@ void block_of(const AttentionShape& shape, std::span<const AttentionTask> tasks,
               AttentionScratch& scratch) {
   const int64_t dim = shape.head_dim, rows = rows_of(item);
   const AttentionScratch::Member* members = &scratch.members[static_cast<size_t>(item.member)];
-  const auto task_of = [&](int64_t member) -> const AttentionTask& { return tasks[static_cast<size_t>(members[member].task)]; };
+  const auto task_of = [&](int64_t member) -> const AttentionTask& {
+    return tasks[static_cast<size_t>(members[member].task)];
+  };
   const AttentionTask& task = task_of(0);  // All members have the same pages here.
   const bool covers_all = members[0].partial < 0;
   Block<T> block(shape, rows);
@@ -142,7 +144,8 @@ void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const A
       start += segment.tokens;
     }
   };
-  for_each_page([&](int64_t, int64_t groups, const Visible&) { softmax(block, groups, 0); }, [](int64_t, const Visible&) {});
+  for_each_page([&](int64_t, int64_t groups, const Visible&) { softmax(block, groups, 0); },
+                [](int64_t, const Visible&) {});
   float share[kMaxBlockRows];  // One over the sum of a row.
   for (int64_t r = 0; r < rows; ++r) share[r] = 1.0f / Vec16::load(block.l + 16 * r).reduce_add();
 
@@ -173,8 +176,8 @@ void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const A
 }
 
 template <typename T>
-void promise_of(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments, float* scores,
-                float* promise) {
+void promise_of(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments,
+                float* scores, float* promise) {
   const int64_t heads = shape.n_heads / shape.n_kv_heads, entries = static_cast<int64_t>(segments.size()) * kPageTokens;
   const AttentionTask task{q, 0, 1, {}, nullptr};
   const Vec16 scale = Vec16::set1(shape.scale * kLog2e);
@@ -196,7 +199,8 @@ void promise_of(const AttentionShape& shape, const float* q, int64_t kv_head, st
       const Page page = next;
       const bool is_last = i + 1 == segments.size();
       if (!is_last) next = page_of(shape, segments[i + 1], kv_head);
-      const Visible visible = visible_tokens(item, kPageTokens, 0, page.segment->is_of(kv_head) ? page.segment->tokens : 0);
+      const Visible visible =
+          visible_tokens(item, kPageTokens, 0, page.segment->is_of(kv_head) ? page.segment->tokens : 0);
       const int64_t groups = (visible.latest + 15) / 16;
       if (groups > 0) page_scores(block, page, is_last ? nullptr : &next, visible, groups);
       for (int64_t r = 0; r < rows; ++r) {
@@ -221,13 +225,14 @@ void promise_of(const AttentionShape& shape, const float* q, int64_t kv_head, st
         p.store(of + t);
       }
       const Vec16 share = Vec16::set1(1.0f / sum.reduce_add());
-      for (int64_t t = 0; t < entries; t += 16) Vec16::fma(Vec16::load(of + t), share, Vec16::load(promise + t)).store(promise + t);
+      for (int64_t t = 0; t < entries; t += 16)
+        Vec16::fma(Vec16::load(of + t), share, Vec16::load(promise + t)).store(promise + t);
     }
   }
 }
 
-void promise(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments, float* scores,
-             float* promise) {
+void promise(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments,
+             float* scores, float* promise) {
   if (shape.type == KvType::kBf16) {
     promise_of<uint16_t>(shape, q, kv_head, segments, scores, promise);
   } else {
@@ -283,10 +288,12 @@ void expand_row(const IndexedRow& row, int64_t dim, T* to) {
 void expand_row(const AttentionShape& shape, const IndexedRow& row, char* to) {
   if (shape.type == KvType::kF32) {
     auto* floats = reinterpret_cast<float*>(to);
-    row.bits == 8 ? expand_row<float, 8>(row, shape.head_dim, floats) : expand_row<float, 4>(row, shape.head_dim, floats);
+    row.bits == 8 ? expand_row<float, 8>(row, shape.head_dim, floats)
+                  : expand_row<float, 4>(row, shape.head_dim, floats);
   } else {
     auto* halves = reinterpret_cast<uint16_t*>(to);
-    row.bits == 8 ? expand_row<uint16_t, 8>(row, shape.head_dim, halves) : expand_row<uint16_t, 4>(row, shape.head_dim, halves);
+    row.bits == 8 ? expand_row<uint16_t, 8>(row, shape.head_dim, halves)
+                  : expand_row<uint16_t, 4>(row, shape.head_dim, halves);
   }
 }
 

@@ -46,9 +46,9 @@ inline void code_product(const CodeRows& x, const CodePart& part, int64_t extent
       if (left >= kCodeRows) {
         tile(std::integral_constant<int, kCodeRows>{});
       } else if (left >= 3) {
-        tile(std::integral_constant<int, kCodeRows < 3 ? kCodeRows : 3>{});
+        tile(std::integral_constant < int, kCodeRows<3 ? kCodeRows : 3>{});
       } else if (left == 2) {
-        tile(std::integral_constant<int, kCodeRows < 2 ? kCodeRows : 2>{});
+        tile(std::integral_constant < int, kCodeRows<2 ? kCodeRows : 2>{});
       } else {
         tile(std::integral_constant<int, 1>{});
       }

@@ -60,7 +60,8 @@ void add_rest(const LinearCall& call, const TileOperands& in, int64_t rows, floa
       for (int64_t g = 0; g < kGroups; ++g) {
         float* sum = sums + (r * kGroups + g) * kLanes;
         const __m512i weights = _mm512_load_si512(in.b + g * in.group_stride + k * kLanes);
-        _mm512_storeu_ps(sum, _mm512_dpbf16_ps(_mm512_loadu_ps(sum), (__m512bh)weights, (__m512bh)_mm512_set1_epi32(pair)));
+        _mm512_storeu_ps(sum,
+                         _mm512_dpbf16_ps(_mm512_loadu_ps(sum), (__m512bh)weights, (__m512bh)_mm512_set1_epi32(pair)));
       }
     }
   }
@@ -72,7 +73,11 @@ void block(const LinearCall& call, int64_t row, int64_t rows, int64_t done, int6
   alignas(64) float sums[kManyRows * kGroups * kLanes];
   const auto* w = reinterpret_cast<const uint16_t*>(call.weights + group * call.lane_group_bytes);
   const int64_t stride = call.input.x_stride;
-  const TileOperands in{static_cast<const uint16_t*>(call.input.x) + row * stride, stride, w, 2 * kLanes, call.k * kLanes,
+  const TileOperands in{static_cast<const uint16_t*>(call.input.x) + row * stride,
+                        stride,
+                        w,
+                        2 * kLanes,
+                        call.k * kLanes,
                         call.k / kTileInputs};
   const auto ask = [&prefetch](int64_t step) {
     if (step % kTileSteps == 0) prefetch.template chunk<kGroups>();

@@ -58,14 +58,16 @@ struct Ops {
     const auto six = [](__m256i nibbles, __m256i line) {
       const __m256i low = kHalf == 0 ? nibbles : _mm256_srli_epi16(nibbles, 4);
       const __m256i high = kShift <= 4 ? _mm256_slli_epi16(line, 4 - kShift) : _mm256_srli_epi16(line, kShift - 4);
-      return _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi8(15)), _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
+      return _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi8(15)),
+                             _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
     };
     const Bytes nibbles = load_bytes(p + 64 * kIndex), line = load_bytes(p + 256 + 64 * (kIndex / 2));
     return {six(nibbles.a, line.a), six(nibbles.b, line.b)};
   }
   static F load_codes(const uint8_t* p) {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(codes, 8)))};
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(codes, 8)))};
   }
   static __m256i broadcast(const int8_t* x) { return _mm256_set1_epi32(load_word(x)); }
   // Pointers to the rows of x. The asm keeps GCC from computing them again for each value.
@@ -124,7 +126,7 @@ struct Ops {
       for (int r = 0; r < kRows; ++r) sums[r] = {dwords(words[r].a, 1), dwords(words[r].b, 1)};
     } else {
       // Weights of 8 bits are multiplied as two of 4 bits.
-      const auto half = [&](const uint8_t* w, __m256i Int::* to) {
+      const auto half = [&](const uint8_t* w, __m256i Int::*to) {
         __m256i low[kRows], high[kRows];
 #pragma GCC unroll 8
         for (int i = 0; i < 8; ++i) {
@@ -159,8 +161,10 @@ struct Ops {
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const __m256i v0 = broadcast(rows.of[r] + at), v1 = broadcast(rows.of[r] + at + 4);
-        const __m256i a = dwords(_mm256_add_epi16(_mm256_maddubs_epi16(first.a, v0), _mm256_maddubs_epi16(second.a, v1)), 1);
-        const __m256i b = dwords(_mm256_add_epi16(_mm256_maddubs_epi16(first.b, v0), _mm256_maddubs_epi16(second.b, v1)), 1);
+        const __m256i a =
+            dwords(_mm256_add_epi16(_mm256_maddubs_epi16(first.a, v0), _mm256_maddubs_epi16(second.a, v1)), 1);
+        const __m256i b =
+            dwords(_mm256_add_epi16(_mm256_maddubs_epi16(first.b, v0), _mm256_maddubs_epi16(second.b, v1)), 1);
         sums[r] = add ? Int{_mm256_add_epi32(sums[r].a, a), _mm256_add_epi32(sums[r].b, b)} : Int{a, b};
       }
     };
@@ -241,7 +245,7 @@ struct Floats {
         acc[r][h] = part.begin == 0 ? _mm256_setzero_ps() : _mm256_loadu_ps(sums + r * sums_stride + h * 8);
       }
     }
-    const auto multiply = [&](const __m256 (&weights)[kHalves], int64_t at) {
+    const auto multiply = [&](const __m256(&weights)[kHalves], int64_t at) {
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const __m256 value = _mm256_broadcast_ss(x[r] + at);
@@ -310,7 +314,8 @@ struct Floats {
             part.bytes = kChunk * kInputBytes;
             part.next = weights + kAheadBytes;
           } else if (const bool last = end == call.k; !last || group + g + kGroups < tile.group_end) {
-            const int64_t share = (part_inputs * kInputBytes / (blocks * chunks) + 63) / 64 * 64, done = b * chunks * share;
+            const int64_t share = (part_inputs * kInputBytes / (blocks * chunks) + 63) / 64 * 64,
+                          done = b * chunks * share;
             part.bytes = done < part_inputs * kInputBytes ? share : 0;
             part.next = weights + (last ? kGroups * call.lane_group_bytes : end * kInputBytes) + done;
           }

@@ -52,7 +52,9 @@ struct Ops {
   }
 
   static Int zero_int() { return {}; }
-  static F to_float(const Int& a) { return each([&](int i) { return static_cast<float>(a.v[i]); }); }
+  static F to_float(const Int& a) {
+    return each([&](int i) { return static_cast<float>(a.v[i]); });
+  }
   static Bytes load_bytes(const uint8_t* p) {
     Bytes result;
     __builtin_memcpy(result.v, p, sizeof(result.v));

@@ -173,7 +173,8 @@ struct Products {
         prefetch.template chunk<kGroups>();
         const int64_t first = k / kAtOnce * kAtOnce, begin = first / kAtOnce * (kAtOnce * kBytes + kLineBytes);
         const int64_t together = first + kAtOnce <= n_groups ? kAtOnce : 1;
-        const int64_t integers = begin + (k - first) * kBytes, scales = begin + together * kBytes + (k - first) * kScaleBytes;
+        const int64_t integers = begin + (k - first) * kBytes,
+                      scales = begin + together * kBytes + (k - first) * kScaleBytes;
 #pragma GCC unroll 4
         for (int g = 0; g < kGroups; ++g) {
           const uint8_t* base = w + g * call.lane_group_bytes + integers;
@@ -297,7 +298,7 @@ struct Products {
         const int64_t begin = tile.row_begin + rows * b / blocks;
         const int64_t end = tile.row_begin + rows * (b + 1) / blocks;
         rows_block<Type, kMaxRows<Type>>(call, begin, static_cast<int>(end - begin), group, static_cast<int>(groups),
-                                        panel.of_block(b));
+                                         panel.of_block(b));
       }
       group += groups;
     }
@@ -330,7 +331,8 @@ struct Products {
 
   // kNarrow: the weights are below 128.
   template <bool kNarrow, int kRows>
-  static void add_products(typename Ops::Int (&sums)[kRows], typename Ops::Bytes weights, const int8_t* x, int64_t x_stride) {
+  static void add_products(typename Ops::Int (&sums)[kRows], typename Ops::Bytes weights, const int8_t* x,
+                           int64_t x_stride) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) sums[r] = Ops::template dot_int8<kNarrow>(sums[r], weights, x + r * x_stride);
   }
@@ -357,7 +359,8 @@ struct Products {
         add_nibbles<kRows>(sums, base, x, x_stride);
       } else {
 #pragma GCC unroll 8
-        for (int i = 0; i < 8; ++i) add_products<false, kRows>(sums, Ops::load_bytes(base + i * 64), x + i * 4, x_stride);
+        for (int i = 0; i < 8; ++i)
+          add_products<false, kRows>(sums, Ops::load_bytes(base + i * 64), x + i * 4, x_stride);
       }
     }
   }
@@ -426,7 +429,7 @@ struct Products {
   static F exp(F x) {
     x = F::max(F::min(x, F::set1(88.0f)), F::set1(-87.0f));
     const F n = F::round(x * F::set1(1.44269504f));
-    F r = F::fma(n, F::set1(-0.693359375f), x);     // ln(2) in two parts: the first is exact times n
+    F r = F::fma(n, F::set1(-0.693359375f), x);  // ln(2) in two parts: the first is exact times n
     r = F::fma(n, F::set1(2.12194440e-4f), r);
     F p = F::set1(1.0f / 5040);
     p = F::fma(p, r, F::set1(1.0f / 720));
@@ -464,8 +467,10 @@ constexpr LinearKernels make_linear_kernels() {
   using P = Products<Ops>;
   return {&P::template product<typename P::F32>,
           &P::template product<typename P::Bf16>,
-          {&P::template product<typename P::template Integer<8, false>>, &P::template product<typename P::template Integer<8, true>>},
-          {&P::template product<typename P::template Integer<4, false>>, &P::template product<typename P::template Integer<4, true>>,
+          {&P::template product<typename P::template Integer<8, false>>,
+           &P::template product<typename P::template Integer<8, true>>},
+          {&P::template product<typename P::template Integer<4, false>>,
+           &P::template product<typename P::template Integer<4, true>>,
            &P::template product<typename P::template Coded<4>>},
           &P::template product<typename P::template Coded<6>>,
           &Ops::quantize,

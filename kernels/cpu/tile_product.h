@@ -76,11 +76,13 @@ void product_on_tiles(const TileOperands& in, float* c, int64_t ldc, bool accumu
 // With few rows this keeps up with the memory, which loads of tiles do not (0.77 of the rate with one row). REQUIRES:
 // the caller holds a NoDenormals.
 template <int Rows, int Groups, typename Ask>
-[[gnu::noinline]] void product_on_vectors(const TileOperands& in, float* c, int64_t ldc, bool accumulate, const Ask& ask) {
+[[gnu::noinline]] void product_on_vectors(const TileOperands& in, float* c, int64_t ldc, bool accumulate,
+                                          const Ask& ask) {
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
   __m512 sum[Rows][Groups];
   for (int r = 0; r < Rows; ++r) {
-    for (int g = 0; g < Groups; ++g) sum[r][g] = accumulate ? _mm512_loadu_ps(c + r * ldc + 16 * g) : _mm512_setzero_ps();
+    for (int g = 0; g < Groups; ++g)
+      sum[r][g] = accumulate ? _mm512_loadu_ps(c + r * ldc + 16 * g) : _mm512_setzero_ps();
   }
   for (int64_t t = 0; t < in.tiles; ++t) {
     __m512 even[Rows][Groups], odd[Rows][Groups];

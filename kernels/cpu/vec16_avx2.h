@@ -28,7 +28,8 @@ struct Vec16 {
     return {half(p), half(p + 8)};
   }
   static Vec16 of_bytes(__m128i bytes) {
-    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)))};
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)))};
   }
   static Vec16 load_u8(const uint8_t* p) { return of_bytes(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
   static Vec16 load_u4(const uint8_t* p) {
@@ -42,7 +43,8 @@ struct Vec16 {
   static __m128i half_to_bf16(__m256 x) {
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+    const __m256i rounded =
+        _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
     return _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
   }
   void store_bf16(uint16_t* p) const {
@@ -81,7 +83,9 @@ struct Vec16 {
     return {_mm256_max_ps(_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, y.a)),
             _mm256_max_ps(_mm256_andnot_ps(sign, x.b), _mm256_andnot_ps(sign, y.b))};
   }
-  static Vec16 fma(Vec16 x, Vec16 y, Vec16 z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+  static Vec16 fma(Vec16 x, Vec16 y, Vec16 z) {
+    return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+  }
   static Vec16 round(Vec16 x) {
     return {_mm256_round_ps(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
             _mm256_round_ps(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};

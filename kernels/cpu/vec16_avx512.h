@@ -1,4 +1,5 @@
-// Sixteen floats in one AVX-512 register; with AVX-512 BF16 where the file is compiled for it. Interface: vec16_scalar.h.
+// Sixteen floats in one AVX-512 register; with AVX-512 BF16 where the file is compiled for it. Interface:
+// vec16_scalar.h.
 #pragma once
 
 #include <immintrin.h>
@@ -36,7 +37,8 @@ struct Vec16 {
 #else
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    const __m512i rounded =
+        _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(rounded));
 #endif
   }
@@ -78,8 +80,10 @@ struct Vec16 {
       a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
     }
     for (int c = 0; c < 4; ++c) {
-      const __m512i low = _mm512_shuffle_i32x4(a[c], a[4 + c], 0x44), low2 = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0x44);
-      const __m512i high = _mm512_shuffle_i32x4(a[c], a[4 + c], 0xee), high2 = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0xee);
+      const __m512i low = _mm512_shuffle_i32x4(a[c], a[4 + c], 0x44),
+                    low2 = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0x44);
+      const __m512i high = _mm512_shuffle_i32x4(a[c], a[4 + c], 0xee),
+                    high2 = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0xee);
       _mm512_storeu_si512(to + c * stride, _mm512_shuffle_i32x4(low, low2, 0x88));
       _mm512_storeu_si512(to + (4 + c) * stride, _mm512_shuffle_i32x4(low, low2, 0xdd));
       _mm512_storeu_si512(to + (8 + c) * stride, _mm512_shuffle_i32x4(high, high2, 0x88));

@@ -15,7 +15,8 @@ constexpr float kMaxWeight = 32512.0f;
 inline void store_weights(Vec16 x, Vec16 factor, uint8_t* row, int64_t, int64_t c) {
   x = x * factor;
   const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
-  const __m256i pairs = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(_mm256_permute4x64_epi64(packed, 0xd8), 0xd8), 0xd8);
+  const __m256i pairs =
+      _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(_mm256_permute4x64_epi64(packed, 0xd8), 0xd8), 0xd8);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + 2 * c), pairs);
 }
 
@@ -42,7 +43,9 @@ void decode_block(const uint8_t* in, uint8_t* out) {
       const int shift = Bits == 4 ? (i / 2 % 2 == 0 ? 4 : 0) : 8 - Bits - 2 * (i / 2);
       const __m128i by = _mm_cvtsi32_si128(shift < 0 ? -shift : shift);
       bytes = _mm256_and_si256(shift < 0 ? _mm256_srl_epi16(x, by) : _mm256_sll_epi16(x, by),
-                               _mm256_set1_epi8(static_cast<char>(Bits == 4 ? 0xf0 : Bits == 3 ? 0x60 : 0xc0)));
+                               _mm256_set1_epi8(static_cast<char>(Bits == 4   ? 0xf0
+                                                                  : Bits == 3 ? 0x60
+                                                                              : 0xc0)));
     }
     if constexpr (Bits == 3) bytes = _mm256_or_si256(bytes, third_bits(in + 64 + 4 * i));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 32 * i), bytes);

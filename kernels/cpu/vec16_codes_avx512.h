@@ -38,7 +38,7 @@ __m512i shifted_bits(__m512i x) {
 template <int Bits, int G>
 __m512i decoded(__m512i packed, const uint8_t* third) {
   if constexpr (Bits == 4) {
-    return shifted_bits<G % 2 == 0 ? 4 : 0, 0xf0>(packed);
+    return shifted_bits < G % 2 == 0 ? 4 : 0, 0xf0 > (packed);
   } else if constexpr (Bits == 2) {
     return shifted_bits<6 - 2 * G, 0xc0>(packed);
   } else {
@@ -144,8 +144,8 @@ struct Sums {
   Vec16 value() const {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-    return {_mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_permutex2var_epi32(first, even, last),
-                                                _mm512_permutex2var_epi32(first, odd, last)))};
+    return {_mm512_cvtepi32_ps(
+        _mm512_add_epi32(_mm512_permutex2var_epi32(first, even, last), _mm512_permutex2var_epi32(first, odd, last)))};
   }
 };
 #endif

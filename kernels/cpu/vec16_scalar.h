@@ -66,8 +66,8 @@ struct Vec16 {
     return r;
   }
 
-#define SMARTKV_LANES(expression)                     \
-  Vec16 r;                                            \
+#define SMARTKV_LANES(expression)                      \
+  Vec16 r;                                             \
   for (int i = 0; i < 16; ++i) r.lane[i] = expression; \
   return r
   friend Vec16 operator+(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] + b.lane[i]); }
@@ -87,7 +87,9 @@ struct Vec16 {
   static Vec16 fma(Vec16 a, Vec16 b, Vec16 c) { SMARTKV_LANES(a.lane[i] * b.lane[i] + c.lane[i]); }  // a b + c
   static Vec16 round(Vec16 a) { SMARTKV_LANES(std::nearbyintf(a.lane[i])); }
   // Returns x 2^n for integral n of at most 127. n below -126 gives 0.
-  static Vec16 ldexp(Vec16 x, Vec16 n) { SMARTKV_LANES(n.lane[i] < -126.0f ? 0.0f : std::ldexp(x.lane[i], static_cast<int>(n.lane[i]))); }
+  static Vec16 ldexp(Vec16 x, Vec16 n) {
+    SMARTKV_LANES(n.lane[i] < -126.0f ? 0.0f : std::ldexp(x.lane[i], static_cast<int>(n.lane[i])));
+  }
 #undef SMARTKV_LANES
 
   float reduce_add() const {  // In the order of a vector tree.
@@ -111,7 +113,7 @@ struct Vec16 {
     }
     return acc;
   }
-  static void prefetch(const void*) {}     // Into the first-level cache.
+  static void prefetch(const void*) {}  // Into the first-level cache.
   // Into the second-level cache, which allows more lines in flight than the first.
   static void prefetch_l2(const void*) {}
 };

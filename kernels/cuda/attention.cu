@@ -9,10 +9,11 @@ namespace smartkv::kernels::cuda {
 namespace {
 
 // Blocks per multiprocessor that the use of registers must allow. Blocks of few rows wait for memory, and three of them
-// with two pages each in flight are enough (docs/notes/2026-11-cuda-on-paper.md). Sums for 256 channels take all registers that a thread can
-// have.
+// with two pages each in flight are enough (docs/notes/2026-11-cuda-on-paper.md). Sums for 256 channels take all
+// registers that a thread can have.
 template <int kDim, int kRowWarps>
-__global__ void __launch_bounds__(kThreads, kDim <= 128 && kRowWarps == 1 ? 3 : 2) attention_kernel(const Tables tables) {
+__global__ void __launch_bounds__(kThreads, kDim <= 128 && kRowWarps == 1 ? 3 : 2)
+    attention_kernel(const Tables tables) {
   Block<kDim, kRowWarps, Goal::kOutput> block(tables, tables.items[blockIdx.x]);
   block.run();
   block.write_output();
@@ -42,7 +43,8 @@ __global__ void __launch_bounds__(kThreads, 4) promise_kernel(const Tables table
 // Merges the splits of each row in order and writes `out`. A warp takes a row.
 __global__ void __launch_bounds__(kThreads) merge_kernel(const Tables tables, const Rows* merges) {
   const Rows rows = merges[blockIdx.x];
-  const int lane = static_cast<int>(threadIdx.x % 32), dim = tables.shape.head_dim, n_rows = rows.n_queries * rows.n_heads;
+  const int lane = static_cast<int>(threadIdx.x % 32), dim = tables.shape.head_dim,
+            n_rows = rows.n_queries * rows.n_heads;
   const auto row_of = [&](int split, int r) {
     return tables.partial + (int64_t{rows.partial} + split * n_rows + r) * (dim + kPartialPadding);
   };
@@ -145,7 +147,8 @@ auto with_room_for(int64_t head_dim, const Function& function) {
   return function(std::integral_constant<int, 256>{});
 }
 
-void attend(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionWorkspace& workspace, cudaStream_t stream) {
+void attend(const AttentionShape& shape, std::span<const AttentionTask> tasks, AttentionWorkspace& workspace,
+            cudaStream_t stream) {
   plan_attention(shape, tasks, workspace.plan);
   Uploaded uploaded = upload(shape, workspace, stream);
   launch_classes(workspace.plan, uploaded, "attention", stream, [&](const ItemClass& items) {
@@ -174,12 +177,13 @@ void find_probabilities(const AttentionShape& shape, AttentionWorkspace& workspa
 
 // For each batch: gathers what queries with indexed pages read, then calls function(tasks of the batch).
 template <typename Task, typename Function>
-void read_sparsely(const AttentionShape& shape, SparseBatches<Task>& batches, AttentionWorkspace& workspace, cudaStream_t stream,
-                   const Function& function) {
+void read_sparsely(const AttentionShape& shape, SparseBatches<Task>& batches, AttentionWorkspace& workspace,
+                   cudaStream_t stream, const Function& function) {
   while (batches.next()) {
     if (!batches.promises().empty()) {
       plan_promises(shape, batches.promises(), workspace.plan);
-      find_probabilities(shape, workspace, "promises", kPromiseBytes, stream, [](auto room) { return promise_kernel<room>; });
+      find_probabilities(shape, workspace, "promises", kPromiseBytes, stream,
+                         [](auto room) { return promise_kernel<room>; });
     }
     batches.gather(stream);
     function(batches.tasks());
@@ -196,13 +200,14 @@ void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks
                 [&](std::span<const AttentionTask> batch) { attend(shape, batch, workspace, stream); });
 }
 
-void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks, AttentionWorkspace& workspace,
-                    CUstream_st* stream) {
+void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks,
+                    AttentionWorkspace& workspace, CUstream_st* stream) {
   check_shape(shape);
   SparseBatches<AttentionMassTask> batches(shape, tasks, workspace.sparse);
   read_sparsely(shape, batches, workspace, stream, [&](std::span<const AttentionMassTask> batch) {
     for (const AttentionMassTask& task : batch) {
-      check(cudaMemsetAsync(task.mass, 0, static_cast<size_t>(attention_mass_floats(shape, task)) * sizeof(float), stream),
+      check(cudaMemsetAsync(task.mass, 0, static_cast<size_t>(attention_mass_floats(shape, task)) * sizeof(float),
+                            stream),
             "attention_mass: zeros");
     }
     plan_attention_mass(shape, batch, workspace.plan);

@@ -40,7 +40,7 @@ void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks
                CUstream_st* stream);
 
 // Does the same for attention_mass(), in two passes over K: the sums of the rows, then their probabilities.
-void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks, AttentionWorkspace& workspace,
-                    CUstream_st* stream);
+void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks,
+                    AttentionWorkspace& workspace, CUstream_st* stream);
 
 }  // namespace smartkv::kernels::cuda

@@ -27,17 +27,17 @@ constexpr float kUnseen = -1e37f;     // Score of a token that a row does not se
 template <int kDim, int kRowWarps>
 struct BlockLayout {
   static constexpr int kRows = 16 * kRowWarps, kTokenWarps = kWarps / kRowWarps;
-  static constexpr int kQueryRow = 2 * (kDim + 8);      // In bytes: 4 banks more than a multiple of 32.
-  static constexpr int kQuery = 0;                      // bf16 [kRows][kDim + 8]
+  static constexpr int kQueryRow = 2 * (kDim + 8);  // In bytes: 4 banks more than a multiple of 32.
+  static constexpr int kQuery = 0;                  // bf16 [kRows][kDim + 8]
   // f16 [kRows][kDim + 8]: queries times the page's scales, in the page's order of channels
   static constexpr int kFolded = kRows * kQueryRow;
   static constexpr int kLines = 2 * kFolded;  // float2 [kRows]: factor of a row's sums, and what the zeros of K add
-  static constexpr int kSums = kLines + 8 * kRows;      // float2 [kTokenWarps][kRows]: maximum and sum
+  static constexpr int kSums = kLines + 8 * kRows;                 // float2 [kTokenWarps][kRows]: maximum and sum
   static constexpr int kKTable = kSums + 8 * kTokenWarps * kRows;  // QuadEntry [kDim / 4]
   static constexpr int kVTable = kKTable + 2 * kDim;               // QuadEntry [kPage / 4]
   static constexpr int kVLines = kVTable + 2 * kPage;              // float4 [kPage]: scale, zero and lift of a token
   static constexpr int kStages = kVLines + 16 * kPage;
-  static constexpr int kMergedRow = kDim + 8;                      // In floats: 8 banks more than a multiple of 32.
+  static constexpr int kMergedRow = kDim + 8;  // In floats: 8 banks more than a multiple of 32.
   static constexpr int kMergedBytes = 4 * kRows * kMergedRow;
 
   static size_t bytes(int stages, int stage_bytes) {
@@ -169,7 +169,9 @@ class Block {
   __device__ T* at(int offset) const {
     return reinterpret_cast<T*>(shared_ + offset);
   }
-  __device__ unsigned char* stage_of(int stage) const { return shared_ + Layout::kStages + stage * tables_.stage_bytes; }
+  __device__ unsigned char* stage_of(int stage) const {
+    return shared_ + Layout::kStages + stage * tables_.stage_bytes;
+  }
   __device__ int row(int half) const { return 16 * row_warp_ + group_ + 8 * half; }
   __device__ int tile(int i) const { return token_warp_ * kTiles + i; }
   __device__ int64_t partial_row(int split, int r) const { return int64_t{item_.rows.partial} + split * rows_ + r; }
@@ -259,7 +261,8 @@ class Block {
     to += kBiasBytes;
     if (segment.k_codes == 0) {
       copy_rows(to, k, dim_ / 2, 4 * kPage, kDenseKRow);
-      if constexpr (kValues) copy_rows(to + dim_ / 2 * kDenseKRow, segment.v + offset, kPage / 2, 4 * dim_, dense_v_row(dim_));
+      if constexpr (kValues)
+        copy_rows(to + dim_ / 2 * kDenseKRow, segment.v + offset, kPage / 2, 4 * dim_, dense_v_row(dim_));
       return;
     }
     copy(to, k, segment.k_codes);
@@ -326,16 +329,20 @@ class Block {
     if constexpr (kValues) {
       if (thread_ < kPage) {
         const Line line = line_of(segment.v_quads, thread_, halves(segment.v_scales), halves(segment.v_zeros));
-        at<float4>(Layout::kVLines)[thread_] = {line.scale, line.zero, line.middle + (line.eight ? 0.0f : kBf16Offset), 0.0f};
-        if (thread_ % 4 == 0) at<QuadEntry>(Layout::kVTable)[thread_ / 4] = entry_of(segment.v_quads, thread_ / 4, dim_);
+        at<float4>(Layout::kVLines)[thread_] = {line.scale, line.zero, line.middle + (line.eight ? 0.0f : kBf16Offset),
+                                                0.0f};
+        if (thread_ % 4 == 0)
+          at<QuadEntry>(Layout::kVTable)[thread_ / 4] = entry_of(segment.v_quads, thread_ / 4, dim_);
       }
     }
-    const uint8_t* const order = segment.channel_order == nullptr ? nullptr : segment.channel_order + item_.rows.kv_head * dim_;
+    const uint8_t* const order =
+        segment.channel_order == nullptr ? nullptr : segment.channel_order + item_.rows.kv_head * dim_;
     for (int r = thread_ / 32; r < rows_; r += kWarps) fold_row(segment, halves(0), halves(segment.k_zeros), order, r);
   }
 
   // Folds one row, by a warp. f16 has 11 bits but a narrow range, so the greatest value of a row becomes 2^14 to 2^15.
-  __device__ void fold_row(const Segment& segment, const uint16_t* scales, const uint16_t* zeros, const uint8_t* order, int r) {
+  __device__ void fold_row(const Segment& segment, const uint16_t* scales, const uint16_t* zeros, const uint8_t* order,
+                           int r) {
     constexpr int kQuads = (kDim + 127) / 128;  // Quads of a lane.
     const float* const q = query(r);
     const int lane = thread_ % 32;
@@ -562,7 +569,8 @@ class Block {
     auto* const own = at<float>(Layout::kStages + tables_.stages * tables_.stage_bytes) + token_warp_ * 16 * kRows;
     for (int x = 0; x < 8; ++x) {
       const int h = x % 4 / 2;
-      if (row(h) < rows_) own[row(h) * 16 + token(true, 0, x / 4, x % 2) % 16] = exp2_fast(s[0][x / 4][x % 4] - m_[h]) / l_[h];
+      if (row(h) < rows_)
+        own[row(h) * 16 + token(true, 0, x / 4, x % 2) % 16] = exp2_fast(s[0][x / 4][x % 4] - m_[h]) / l_[h];
     }
     __syncwarp();
     const Rows& rows = item_.rows;

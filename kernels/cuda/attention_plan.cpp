@@ -56,7 +56,8 @@ class Planner {
     small_page_ = dense * 5 / 8;
   }
 
-  void add(std::span<const KvSegment> segments, const float* q, int64_t q_stride, int64_t n, void* out, int64_t out_stride = 0) {
+  void add(std::span<const KvSegment> segments, const float* q, int64_t q_stride, int64_t n, void* out,
+           int64_t out_stride = 0) {
     for (const KvSegment& segment : segments) {
       check(shape_, segment);
       if (segment.format == KvSegment::Format::kCut) throw std::invalid_argument("CUDA kernels: expected no cut pages");
@@ -64,8 +65,8 @@ class Planner {
     if (n == 0) return;
     segments_ = segments;
     const int64_t tokens = tokens_of(segments);
-    plan_.tasks.push_back({q, q_stride, out, out_stride, tokens, static_cast<int32_t>(n),
-                           static_cast<int32_t>(plan_.segments.size())});
+    plan_.tasks.push_back(
+        {q, q_stride, out, out_stride, tokens, static_cast<int32_t>(n), static_cast<int32_t>(plan_.segments.size())});
     int32_t scored = 0;
     for (const KvSegment& segment : segments) {
       plan_.segments.push_back(table_row(shape_, segment));
@@ -79,9 +80,9 @@ class Planner {
         // Late queries see the most tokens. They go first, so that the last blocks are short.
         for (int64_t block = (n + queries - 1) / queries - 1; block >= 0; --block) {
           const int64_t query = block * queries, n_queries = std::min(queries, n - query);
-          add_rows({static_cast<int32_t>(plan_.tasks.size()) - 1, static_cast<int32_t>(kv_head), static_cast<int32_t>(head),
-                    static_cast<int32_t>(std::min(heads, group - head)), static_cast<int32_t>(query),
-                    static_cast<int32_t>(n_queries), -1, 1},
+          add_rows({static_cast<int32_t>(plan_.tasks.size()) - 1, static_cast<int32_t>(kv_head),
+                    static_cast<int32_t>(head), static_cast<int32_t>(std::min(heads, group - head)),
+                    static_cast<int32_t>(query), static_cast<int32_t>(n_queries), -1, 1},
                    most, tokens - n + query + n_queries);
         }
       }
@@ -114,7 +115,8 @@ class Planner {
       }
       ItemClass& to = plan_.classes[(most == kFewRows ? 0 : 2) + (bytes <= small_page_ ? 1 : 0)];
       to.stage_bytes = std::max(to.stage_bytes, bytes);
-      to.items.push_back({rows, split, static_cast<int32_t>(first), static_cast<int32_t>(last), static_cast<int32_t>(start)});
+      to.items.push_back(
+          {rows, split, static_cast<int32_t>(first), static_cast<int32_t>(last), static_cast<int32_t>(start)});
       start += tokens;
     }
   }
@@ -201,7 +203,8 @@ void plan_attention_mass(const AttentionShape& shape, std::span<const AttentionM
 
 void plan_promises(const AttentionShape& shape, std::span<const PromiseTask> tasks, AttentionPlan& plan) {
   Planner planner(shape, false, plan);
-  for (const PromiseTask& task : tasks) planner.add(task.segments, task.q, task.q_stride, task.n, task.promises, task.stride);
+  for (const PromiseTask& task : tasks)
+    planner.add(task.segments, task.q, task.q_stride, task.n, task.promises, task.stride);
 }
 
 }  // namespace smartkv::kernels::cuda

@@ -23,18 +23,18 @@ struct Segment {
   int32_t k_zeros, v_scales, v_zeros, k_codes, v_codes;  // Bytes from k on. k_codes is 0 for a dense page.
   // For an indexed page that is not read whole, its number among these pages of the task. -1 for other pages.
   int32_t scored;
-  uint8_t k_quads[4], v_quads[4];                        // CodeRuns::quads
+  uint8_t k_quads[4], v_quads[4];  // CodeRuns::quads
 };
 
 // The queries of a task.
 struct Task {
   const float* q;
   int64_t q_stride;
-  void* out;        // attention(): bf16; attention_mass() and promises: f32
+  void* out;           // attention(): bf16; attention_mass() and promises: f32
   int64_t out_stride;  // Promises: floats from one query to the next.
-  int64_t tokens;   // Tokens of all segments.
-  int32_t n;        // Number of queries.
-  int32_t segment;  // First segment, in the table of all segments.
+  int64_t tokens;      // Tokens of all segments.
+  int32_t n;           // Number of queries.
+  int32_t segment;     // First segment, in the table of all segments.
 };
 
 // Rows of a block. Row r is query `query` + r / n_heads and, among the heads of the KV head, `head` + r % n_heads.

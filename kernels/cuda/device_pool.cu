@@ -50,7 +50,9 @@ void DevicePool::add_free(Free& free, std::byte* at, size_t bytes) {
   free.insert(std::move(node));
 }
 
-void DevicePool::remove_free(Free& free, std::byte* at, size_t bytes) { spare_free_.push_back(free.extract({bytes, at})); }
+void DevicePool::remove_free(Free& free, std::byte* at, size_t bytes) {
+  spare_free_.push_back(free.extract({bytes, at}));
+}
 
 bool DevicePool::grow(size_t bytes, Place place) {
   Memory& memory = of(place);
@@ -121,7 +123,8 @@ DevicePool::Page DevicePool::page_at(const void* address) {
   if (block == blocks_.end()) {
     throw std::invalid_argument("KV cache on a CUDA device: expected the address of one of its pages");
   }
-  return {block->first, block->first + block->second.bytes, &blocks_.find(block->first)->second.access, block->second.place};
+  return {block->first, block->first + block->second.bytes, &blocks_.find(block->first)->second.access,
+          block->second.place};
 }
 
 }  // namespace smartkv::kernels::cuda

@@ -17,9 +17,9 @@ namespace {
 constexpr int kBlock = static_cast<int>(TokenNoise::kBlockTokens);
 static_assert(kBlock == 64, "a lane has two tokens of a block");
 
-constexpr int kScanBlocks = 32;                           // Blocks of tokens that a block of threads scans.
+constexpr int kScanBlocks = 32;  // Blocks of tokens that a block of threads scans.
 constexpr int kDrawThreads = 512, kDrawWarps = kDrawThreads / 32;
-constexpr int kAhead = 4;                                 // Blocks of tokens that a warp reads at once.
+constexpr int kAhead = 4;                                  // Blocks of tokens that a warp reads at once.
 constexpr int kDigitBits = 10, kDigits = 1 << kDigitBits;  // Digits of the keys that select tokens.
 constexpr int kDigitsOfThread = kDigits / kDrawThreads;
 constexpr int kTokenBits = 20, kKeyBits = 30 + kTokenBits;  // Bits of the weight, up to 1.0f, and of the token.
@@ -47,7 +47,7 @@ struct Row {
   // Scratch. The first two have an element per block of tokens.
   double* earliest;  // No token of the block arrives before.
   float* block_max;
-  int32_t* bad;       // The first token with NaN or +inf, or kNoToken.
+  int32_t* bad;  // The first token with NaN or +inf, or kNoToken.
   DrawnToken* drawn;
 
   __host__ __device__ int n_blocks() const { return (vocabulary + kBlock - 1) / kBlock; }
@@ -89,7 +89,8 @@ __global__ void __launch_bounds__(kThreads) scan_logits_kernel(const Row* rows, 
       const int token = block * kBlock + half * 32 + lane;
       if (token >= row.vocabulary) continue;
       float logit = row.logits[token];
-      if (row.allowed != nullptr && (row.allowed[2 * block + half] >> lane & 1) == 0) row.logits[token] = logit = -infinity();
+      if (row.allowed != nullptr && (row.allowed[2 * block + half] >> lane & 1) == 0)
+        row.logits[token] = logit = -infinity();
       if (!(logit < infinity())) atomicMin(row.bad, token);
       most = fmaxf(most, logit);
     }
@@ -103,7 +104,9 @@ struct Arrival {
   double time;
   int number;
 
-  __device__ bool before(const Arrival& other) const { return time != other.time ? time < other.time : number < other.number; }
+  __device__ bool before(const Arrival& other) const {
+    return time != other.time ? time < other.time : number < other.number;
+  }
 };
 
 __device__ Arrival first_of_warp(Arrival mine) {
@@ -128,7 +131,11 @@ struct Shared {
 class RowDraw {
  public:
   __device__ RowDraw(const Row& row, Shared& shared)
-      : row_(row), shared_(shared), n_blocks_(row.n_blocks()), thread_(static_cast<int>(threadIdx.x)), warp_(thread_ / 32),
+      : row_(row),
+        shared_(shared),
+        n_blocks_(row.n_blocks()),
+        thread_(static_cast<int>(threadIdx.x)),
+        warp_(thread_ / 32),
         lane_(thread_ % 32) {}
 
   __device__ DrawnToken draw() {
@@ -186,7 +193,8 @@ class RowDraw {
 
   // Returns a key that orders tokens: a larger weight, or among equal weights a lower id, has a larger key.
   __device__ static uint64_t key(float weight, int token) {
-    return static_cast<uint64_t>(__float_as_uint(weight)) << kTokenBits | static_cast<unsigned>((1 << kTokenBits) - 1 - token);
+    return static_cast<uint64_t>(__float_as_uint(weight)) << kTokenBits |
+           static_cast<unsigned>((1 << kTokenBits) - 1 - token);
   }
   // Returns whether the block may have tokens with a key of at least `least`.
   __device__ bool reaches(int block, uint64_t least) const {
@@ -288,7 +296,8 @@ class RowDraw {
     unsigned long long before = before_;
     for (int i = 0; i < kDigitsOfThread; ++i) {
       const unsigned long long here = shared_.bins[digit_of(i)];
-      if (before < static_cast<unsigned long long>(needed) && static_cast<unsigned long long>(needed) <= before + here) {
+      if (before < static_cast<unsigned long long>(needed) &&
+          static_cast<unsigned long long>(needed) <= before + here) {
         shared_.digit = digit_of(i);
         shared_.before = before;
       }
@@ -303,7 +312,8 @@ class RowDraw {
     Arrival likely{never(), kNoToken};  // The number is a block of tokens.
     for (int block = thread_; block < n_blocks_; block += kDrawThreads) {
       double earliest = never();
-      if (reaches(block, kept_)) earliest = row_.noise.block(block).least / (weight(row_.block_max[block]) * kWeightBound);
+      if (reaches(block, kept_))
+        earliest = row_.noise.block(block).least / (weight(row_.block_max[block]) * kWeightBound);
       row_.earliest[block] = earliest;
       const Arrival mine{earliest, block};
       if (earliest < never() && mine.before(likely)) likely = mine;
@@ -337,7 +347,7 @@ class RowDraw {
   Shared& shared_;
   int n_blocks_, thread_, warp_, lane_;
   float max_ = 0, floor_ = 0;
-  uint64_t kept_ = 0;               // Tokens with smaller keys are dropped.
+  uint64_t kept_ = 0;  // Tokens with smaller keys are dropped.
   unsigned long long before_ = 0;
 };
 
@@ -402,8 +412,9 @@ void DeviceSamples::start(std::span<DeviceSample* const> draws, CUstream_st* str
   std::vector<Staged> staged;
   for (const DeviceSample* draw : draws) {
     if (draw->vocabulary < 1 || draw->vocabulary > DeviceSampler::kMostTokens) {
-      throw std::invalid_argument("drawing tokens: expected a vocabulary of 1 to " + std::to_string(DeviceSampler::kMostTokens) +
-                                  " tokens, found " + std::to_string(draw->vocabulary));
+      throw std::invalid_argument("drawing tokens: expected a vocabulary of 1 to " +
+                                  std::to_string(DeviceSampler::kMostTokens) + " tokens, found " +
+                                  std::to_string(draw->vocabulary));
     }
     staged.push_back(stage_draw(staging_, *draw));
     const int64_t n_blocks = (draw->vocabulary + kBlock - 1) / kBlock;

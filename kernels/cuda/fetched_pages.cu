@@ -17,7 +17,8 @@ FetchedPages::~FetchedPages() {
 // Makes the events, and a stream that, unlike others, does not wait for the legacy default stream.
 void FetchedPages::make_streams() {
   if (bus_ != nullptr) return;
-  for (Layer& layer : layers_) check(cudaEventCreateWithFlags(&layer.arrived, cudaEventDisableTiming), "cudaEventCreate");
+  for (Layer& layer : layers_)
+    check(cudaEventCreateWithFlags(&layer.arrived, cudaEventDisableTiming), "cudaEventCreate");
   check(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming), "cudaEventCreate");
   check(cudaStreamCreateWithFlags(&bus_, cudaStreamNonBlocking), "cudaStreamCreate");
 }
@@ -47,7 +48,8 @@ void FetchedPages::fetch(std::vector<HostPage>& pages, cudaStream_t stream) {
       to += pages[i].end - pages[i].begin;
       end = pages[i].end;
     }
-    check(cudaMemcpyAsync(at, begin, static_cast<size_t>(end - begin), cudaMemcpyHostToDevice, bus_), "copying pages to the device");
+    check(cudaMemcpyAsync(at, begin, static_cast<size_t>(end - begin), cudaMemcpyHostToDevice, bus_),
+          "copying pages to the device");
   }
   check(cudaEventRecord(layer.arrived, bus_), "cudaEventRecord");
 }

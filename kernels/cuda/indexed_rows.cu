@@ -9,7 +9,8 @@ namespace {
 // Encodes K or V of a token, by a warp: the codes of its differences from the mean, and their step. The operations are
 // those of kernels/indexed_rows.cpp, one by one.
 template <typename ValueAt>
-__device__ void encode_row(const ValueAt& value_at, const float* mean, int head_dim, int bits, unsigned char* codes, float* step) {
+__device__ void encode_row(const ValueAt& value_at, const float* mean, int head_dim, int bits, unsigned char* codes,
+                           float* step) {
   constexpr int kPairs = 256 / 64;  // Pairs of a lane.
   const int lane = static_cast<int>(threadIdx.x % 32);
   const float centre = static_cast<float>((1 << bits) - 1) / 2;
@@ -60,7 +61,9 @@ __global__ void __launch_bounds__(kThreads) encode_rows_kernel(const RowEncoding
   __syncthreads();
   for (int i = thread / 32; i < 2 * kPage; i += kWarps) {
     const int token = i / 2, side = i % 2;
-    const auto value_at = [&](int d) { return side == 0 ? job.from.k_at(head_dim, token, d) : job.from.v_at(head_dim, token, d); };
+    const auto value_at = [&](int d) {
+      return side == 0 ? job.from.k_at(head_dim, token, d) : job.from.v_at(head_dim, token, d);
+    };
     unsigned char* const row = job.rows + token * job.row_bytes;
     if (job.bits == 0) {
       auto* const to = reinterpret_cast<uint32_t*>(row + side * 2 * head_dim);
@@ -76,7 +79,8 @@ __global__ void __launch_bounds__(kThreads) encode_rows_kernel(const RowEncoding
 }  // namespace
 
 RowEncoding row_encoding(const HeadValues& from, int64_t head_dim, int bits, void* rows) {
-  return {from, static_cast<unsigned char*>(rows), bits, static_cast<int32_t>(kernels::row_bytes(KvType::kBf16, head_dim, bits)),
+  return {from, static_cast<unsigned char*>(rows), bits,
+          static_cast<int32_t>(kernels::row_bytes(KvType::kBf16, head_dim, bits)),
           static_cast<int32_t>(means_offset(KvType::kBf16, head_dim, bits))};
 }
 

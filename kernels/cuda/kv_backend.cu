@@ -12,20 +12,22 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device_buffer.h"
 #include "kernels/cuda/device_pool.h"
+#include "kernels/cuda/device_sampler.h"
 #include "kernels/cuda/fetched_pages.h"
 #include "kernels/cuda/head_rows.h"
 #include "kernels/cuda/kv_pages.h"
 #include "kernels/cuda/page_queue.h"
 #include "kernels/cuda/page_stats.h"
 #include "kernels/cuda/platform.h"
-#include "kernels/cuda/device_sampler.h"
 #include "kernels/cuda/uploads.h"
 #include "kernels/forwarding_kv_backend.h"
 
 namespace smartkv::kernels::cuda {
 namespace {
 
-class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_from_this<CudaKvBackend>, private DeviceSampler {
+class CudaKvBackend final : public DeviceKvBackend,
+                            public std::enable_shared_from_this<CudaKvBackend>,
+                            private DeviceSampler {
  public:
   explicit CudaKvBackend(int device) : device_(device) {
     use_device();
@@ -303,7 +305,8 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
   const std::byte* fetch_results(size_t bytes) {
     std::byte* const to = host_results_.reserve(bytes);
     if (bytes > 0) {
-      cuda::check(cudaMemcpyAsync(to, results_.reserve(bytes), bytes, cudaMemcpyDeviceToHost, stream_), "copying results");
+      cuda::check(cudaMemcpyAsync(to, results_.reserve(bytes), bytes, cudaMemcpyDeviceToHost, stream_),
+                  "copying results");
     }
     wait();
     return to;
@@ -339,8 +342,15 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     for (size_t i = 0; i < writes_.size(); ++i) {
       const PageWrite& rows = writes_[i];
       const auto [k, v] = staged_writes_[i];
-      KvWrite write{rows.k, rows.v, rows.row_stride, nullptr, static_cast<int32_t>(rows.slot), static_cast<int32_t>(rows.n),
-                    rows.page_k, rows.page_v, rows.head_stride};
+      KvWrite write{rows.k,
+                    rows.v,
+                    rows.row_stride,
+                    nullptr,
+                    static_cast<int32_t>(rows.slot),
+                    static_cast<int32_t>(rows.n),
+                    rows.page_k,
+                    rows.page_v,
+                    rows.head_stride};
       if (k != kNone) {
         write.k = reinterpret_cast<const float*>(device + k);
         write.v = reinterpret_cast<const float*>(device + v);
@@ -379,7 +389,8 @@ class CudaKvBackend final : public DeviceKvBackend, public std::enable_shared_fr
     first_segment_.push_back(segments_.size());
   }
   size_t stage_order(const AttentionShape& shape, const uint8_t* order) {
-    const auto known = std::find_if(orders_.rbegin(), orders_.rend(), [&](const auto& entry) { return entry.first == order; });
+    const auto known =
+        std::find_if(orders_.rbegin(), orders_.rend(), [&](const auto& entry) { return entry.first == order; });
     if (known != orders_.rend()) return known->second;
     orders_.emplace_back(order, staging_.add(order, static_cast<size_t>(shape.n_kv_heads * shape.head_dim)));
     return orders_.back().second;

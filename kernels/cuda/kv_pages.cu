@@ -67,7 +67,8 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const TokenMove* moves, 
     return;
   }
   for (int d = 2 * lane; d < head_dim; d += 64) {
-    static_cast<uint32_t*>(to.k)[k_place(d, to.slot) / 2] = static_cast<const uint32_t*>(from.k)[k_place(d, from.slot) / 2];
+    static_cast<uint32_t*>(to.k)[k_place(d, to.slot) / 2] =
+        static_cast<const uint32_t*>(from.k)[k_place(d, from.slot) / 2];
   }
   for (int d = lane; d < head_dim; d += 32) {
     static_cast<uint16_t*>(to.v)[v_place(head_dim, d, to.slot)] =
@@ -120,7 +121,8 @@ struct Scale {
 };
 __device__ __forceinline__ Scale scale_of(float low, float scale, int bits) {
   constexpr float kMost = 65504.0f;  // The largest f16.
-  return {float_to_half(fminf(fmaxf(scale / unit_of(bits), 0.0f), kMost)), float_to_half(fminf(fmaxf(low, -kMost), kMost))};
+  return {float_to_half(fminf(fmaxf(scale / unit_of(bits), 0.0f), kMost)),
+          float_to_half(fminf(fmaxf(low, -kMost), kMost))};
 }
 
 struct CodeLine {
@@ -128,7 +130,8 @@ struct CodeLine {
 };
 __device__ __forceinline__ CodeLine code_line(Scale of, int bits) {
   const float scale = half_to_float(of.scale) * unit_of(bits);
-  return {scale, scale > 0 ? __fdiv_rn(1.0f, scale) : 0.0f, half_to_float(of.zero), static_cast<float>((1 << bits) - 1)};
+  return {scale, scale > 0 ? __fdiv_rn(1.0f, scale) : 0.0f, half_to_float(of.zero),
+          static_cast<float>((1 << bits) - 1)};
 }
 __device__ __forceinline__ float code_of(float x, const CodeLine& line) {
   return rintf(fminf(fmaxf(__fmul_rn(__fsub_rn(x, line.zero), line.inverse), 0.0f), line.most));
@@ -152,8 +155,7 @@ __device__ Fit measure(const Column& column, const CodeLine& line) {
 __device__ Scale refit(const Fit& codes, float sum_x, float count, int bits, Scale scale) {
   const float variance = __fsub_rn(codes.sum_cc, __fdiv_rn(__fmul_rn(codes.sum_c, codes.sum_c), count));
   if (!(variance > 0)) return scale;
-  const float step =
-      __fdiv_rn(__fsub_rn(codes.sum_xc, __fdiv_rn(__fmul_rn(sum_x, codes.sum_c), count)), variance);
+  const float step = __fdiv_rn(__fsub_rn(codes.sum_xc, __fdiv_rn(__fmul_rn(sum_x, codes.sum_c), count)), variance);
   return scale_of(__fdiv_rn(__fsub_rn(sum_x, __fmul_rn(step, codes.sum_c)), count), step, bits);
 }
 
@@ -187,7 +189,8 @@ __device__ Scale fit_column(const Column& column, int bits, bool least_squares) 
   };
   const float narrowest = bits == 2 ? 0.5f : bits == 3 ? 0.7f : 0.85f;
   for (float shrink = 0.95f; shrink > narrowest; shrink -= 0.05f) {
-    take_if_better(scale_of(__fsub_rn(middle, __fmul_rn(shrink, half)), __fdiv_rn(__fmul_rn(2 * shrink, half), levels), bits));
+    take_if_better(
+        scale_of(__fsub_rn(middle, __fmul_rn(shrink, half)), __fdiv_rn(__fmul_rn(2 * shrink, half), levels), bits));
   }
   // If a refit is no better, the refits after it are the same. So lanes with a finished column can continue with the
   // others.
@@ -289,11 +292,13 @@ __global__ void __launch_bounds__(kThreads) read_kernel(const Reading* jobs, int
     const int row = i / head_dim, d = i % head_dim, t = job.first + row;
     if (job.k != nullptr && d < job.k_columns) {
       const int channel = order == nullptr ? d : order[d];
-      const float x = page.k_codes == 0 ? low_bf16(dense_k[k_place(channel, t)]) : decoded(page, page.k, true, d, t, kPage);
+      const float x =
+          page.k_codes == 0 ? low_bf16(dense_k[k_place(channel, t)]) : decoded(page, page.k, true, d, t, kPage);
       job.k[row * head_dim + channel] = x;
     }
     if (job.v != nullptr) {
-      const float x = page.k_codes == 0 ? low_bf16(dense_v[v_place(head_dim, d, t)]) : decoded(page, page.k, false, t, d, head_dim);
+      const float x =
+          page.k_codes == 0 ? low_bf16(dense_v[v_place(head_dim, d, t)]) : decoded(page, page.k, false, t, d, head_dim);
       job.v[row * head_dim + d] = x;
     }
   }
@@ -307,8 +312,14 @@ void check_slot(const TokenPlace& place, bool may_be_row = false) {
 }
 
 // Returns the reading of one KV head of a page. k, v: the rows to write.
-Reading reading_of(const AttentionShape& shape, const KvSegment& page, int64_t head, int64_t first, int64_t n, float* k, float* v) {
-  Reading row = {table_row(shape, page), static_cast<int32_t>(first), static_cast<int32_t>(n), static_cast<int32_t>(shape.head_dim), k, v};
+Reading reading_of(const AttentionShape& shape, const KvSegment& page, int64_t head, int64_t first, int64_t n, float* k,
+                   float* v) {
+  Reading row = {table_row(shape, page),
+                 static_cast<int32_t>(first),
+                 static_cast<int32_t>(n),
+                 static_cast<int32_t>(shape.head_dim),
+                 k,
+                 v};
   row.page.k += head * page.head_stride;
   if (row.page.v != nullptr) row.page.v += head * page.head_stride;
   if (row.page.channel_order != nullptr) row.page.channel_order += head * shape.head_dim;
@@ -318,18 +329,19 @@ Reading reading_of(const AttentionShape& shape, const KvSegment& page, int64_t h
 int64_t blocks_of_warps(size_t n) { return (static_cast<int64_t>(n) + kWarps - 1) / kWarps; }
 
 void launch_reads(std::span<const Reading> rows, int64_t head_dim, PageWorkspace& workspace, cudaStream_t stream) {
-  launch(read_kernel, "read_pages", static_cast<int64_t>(rows.size()), kThreads, 0, stream, workspace.jobs.send(rows, stream),
-         static_cast<int>(head_dim));
+  launch(read_kernel, "read_pages", static_cast<int64_t>(rows.size()), kThreads, 0, stream,
+         workspace.jobs.send(rows, stream), static_cast<int>(head_dim));
 }
 
 }  // namespace
 
-void write_kv(const AttentionShape& shape, std::span<const KvWrite> writes, PageWorkspace& workspace, CUstream_st* stream) {
+void write_kv(const AttentionShape& shape, std::span<const KvWrite> writes, PageWorkspace& workspace,
+              CUstream_st* stream) {
   check_shape(shape);
   for (const KvWrite& write : writes) {
     if (write.slot < 0 || write.n < 0 || write.slot + write.n > kPageTokens) {
-      throw std::invalid_argument("CUDA kernels: expected rows for slots of one page, found " + std::to_string(write.n) +
-                                  " rows from slot " + std::to_string(write.slot));
+      throw std::invalid_argument("CUDA kernels: expected rows for slots of one page, found " +
+                                  std::to_string(write.n) + " rows from slot " + std::to_string(write.slot));
     }
   }
   launch(write_kernel, "write_kv", static_cast<int64_t>(writes.size()) * shape.n_kv_heads, kThreads, 0, stream,
@@ -338,15 +350,17 @@ void write_kv(const AttentionShape& shape, std::span<const KvWrite> writes, Page
 
 void move_tokens(int64_t head_dim, std::span<const TokenMove> moves, PageWorkspace& workspace, CUstream_st* stream) {
   check_shape(page_shape(1, head_dim));
-  for (const TokenMove& move : moves) check_slot(move.from, true), check_slot(move.to, move.from.slot != TokenPlace::kRow);
-  launch(move_kernel, "move_tokens", blocks_of_warps(moves.size()), kThreads, 0, stream, workspace.jobs.send(moves, stream),
-         static_cast<int>(moves.size()), static_cast<int>(head_dim));
+  for (const TokenMove& move : moves)
+    check_slot(move.from, true), check_slot(move.to, move.from.slot != TokenPlace::kRow);
+  launch(move_kernel, "move_tokens", blocks_of_warps(moves.size()), kThreads, 0, stream,
+         workspace.jobs.send(moves, stream), static_cast<int>(moves.size()), static_cast<int>(head_dim));
 }
 
 void copy_pages(std::span<const PageCopy> copies, PageWorkspace& workspace, CUstream_st* stream) {
   for (const PageCopy& copy : copies) {
     if (copy.bytes % 16 == 0) continue;
-    throw std::invalid_argument("CUDA kernels: expected to copy a multiple of 16 bytes, found " + std::to_string(copy.bytes));
+    throw std::invalid_argument("CUDA kernels: expected to copy a multiple of 16 bytes, found " +
+                                std::to_string(copy.bytes));
   }
   launch(copy_kernel, "copy_pages", static_cast<int64_t>(copies.size()) * kCopyBlocks, kThreads, 0, stream,
          workspace.jobs.send(copies, stream));
@@ -424,7 +438,8 @@ void read_pages(int64_t head_dim, std::span<const PageRead> pages, PageWorkspace
     check_tokens(page.first, page.n);
     for (int64_t head = 0; head < page.n_heads; ++head) {
       const auto row = [&](float* rows) { return rows == nullptr ? nullptr : rows + head * page.head_stride; };
-      append_row(reading_of(shape, page.page, page.head + head, page.first, page.n, row(page.k), row(page.v)), &workspace.readings);
+      append_row(reading_of(shape, page.page, page.head + head, page.first, page.n, row(page.k), row(page.v)),
+                 &workspace.readings);
     }
   }
   launch_reads(rows_of<Reading>(workspace.readings), head_dim, workspace, stream);

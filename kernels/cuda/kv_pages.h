@@ -21,7 +21,7 @@ namespace smartkv::kernels::cuda {
 // Tables and scratch of calls. They grow to the largest call and are then reused. Only for calls on one stream.
 struct PageWorkspace {
   UploadRing jobs;
-  DeviceBuffer scratch;  // Contents last for one call.
+  DeviceBuffer scratch;                                                        // Contents last for one call.
   std::vector<std::byte> readings, residuals, encodings, row_encodings, rows;  // In host memory: see row_table.h.
 };
 
@@ -38,7 +38,8 @@ struct KvWrite {
   void* page_v = nullptr;
   int64_t head_stride = 0;
 };
-void write_kv(const AttentionShape& shape, std::span<const KvWrite> writes, PageWorkspace& workspace, CUstream_st* stream);
+void write_kv(const AttentionShape& shape, std::span<const KvWrite> writes, PageWorkspace& workspace,
+              CUstream_st* stream);
 
 // REQUIRES: no slot of a call is both read and written.
 void move_tokens(int64_t head_dim, std::span<const TokenMove> moves, PageWorkspace& workspace, CUstream_st* stream);

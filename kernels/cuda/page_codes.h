@@ -60,7 +60,8 @@ __device__ __forceinline__ int part_words(const QuadEntry& quad, int part) { ret
 
 // Returns four codes of row `row` (of 16) of a part, one per byte. block: a block of 64 rows; word: its word
 // part_words() + row.
-__device__ __forceinline__ uint32_t codes_of(const QuadEntry& quad, const uint32_t* block, uint32_t word, int part, int row) {
+__device__ __forceinline__ uint32_t codes_of(const QuadEntry& quad, const uint32_t* block, uint32_t word, int part,
+                                             int row) {
   const uint32_t low = word >> (part * quad.step() & 7) & quad.mask;
   if (!quad.three()) return low;
   const int from = 16 * part + row;
@@ -86,7 +87,9 @@ __device__ __forceinline__ void bf16_fragment(const QuadEntry& quad, uint32_t co
     return;
   }
   constexpr uint32_t kFloat = 0x4b000000u;  // 2^23: a byte in its low bits adds itself.
-  const auto value = [&](unsigned selector) { return __uint_as_float(__byte_perm(codes, kFloat, selector)) - 8388608.0f; };
+  const auto value = [&](unsigned selector) {
+    return __uint_as_float(__byte_perm(codes, kFloat, selector)) - 8388608.0f;
+  };
   even = pack_bf16(value(0x7540), value(0x7542));
   odd = pack_bf16(value(0x7541), value(0x7543));
 }
@@ -96,7 +99,8 @@ struct Line {
   float scale, zero, middle;
   bool eight;  // Whether the codes have eight bits.
 };
-__device__ __forceinline__ Line line_of(const uint8_t (&quads)[4], int column, const uint16_t* scales, const uint16_t* zeros) {
+__device__ __forceinline__ Line line_of(const uint8_t (&quads)[4], int column, const uint16_t* scales,
+                                        const uint16_t* zeros) {
   const float zero = half_to_float(zeros[column]);
   int end = 0;
   for (int run = 0; run < 4; ++run) {

@@ -108,8 +108,9 @@ __global__ void __launch_bounds__(kThreads) products_kernel(const Product* jobs,
     for (int i = thread; i < columns * job.n; i += kThreads) {
       const int t = i % job.n, column = i / job.n, slot = job.first + t;
       const int channel = page.channel_order == nullptr ? column : page.channel_order[column];
-      keys[t * row_floats + channel] = coded ? decoded(page, page.k, true, column, slot, kPage)
-                                             : low_bf16(reinterpret_cast<const uint16_t*>(page.k)[k_place(channel, slot)]);
+      keys[t * row_floats + channel] =
+          coded ? decoded(page, page.k, true, column, slot, kPage)
+                : low_bf16(reinterpret_cast<const uint16_t*>(page.k)[k_place(channel, slot)]);
     }
     __syncthreads();
   };
@@ -195,13 +196,13 @@ void ReadJobs::run_stats(int64_t head_dim, const WaveMemory& memory, PageWorkspa
     for (int64_t head = 0; head < page.n_heads; ++head) {
       const auto of = [&](auto* results, int64_t each) { return results == nullptr ? nullptr : results + head * each; };
       const int64_t offset = head * page.page.head_stride;
-      append_row(StatsRow{static_cast<const unsigned char*>(page.page.k) + offset,
-                          static_cast<const unsigned char*>(page.page.v) + offset, static_cast<int32_t>(page.first),
-                          static_cast<int32_t>(page.n), of(memory.output<float>(from.k_range), head_dim),
-                          of(memory.output<float>(from.v_range), page.n),
-                          of(memory.output<double>(from.k_squares), head_dim),
-                          of(memory.output<double>(from.v_squares), 1)},
-                 &workspace.rows);
+      append_row(
+          StatsRow{static_cast<const unsigned char*>(page.page.k) + offset,
+                   static_cast<const unsigned char*>(page.page.v) + offset, static_cast<int32_t>(page.first),
+                   static_cast<int32_t>(page.n), of(memory.output<float>(from.k_range), head_dim),
+                   of(memory.output<float>(from.v_range), page.n), of(memory.output<double>(from.k_squares), head_dim),
+                   of(memory.output<double>(from.v_squares), 1)},
+          &workspace.rows);
     }
   }
   const auto rows = rows_of<StatsRow>(workspace.rows);

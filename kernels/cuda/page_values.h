@@ -14,7 +14,9 @@ __device__ __forceinline__ const uint32_t* words(const unsigned char* bytes) {
 
 // Return where element (d, slot) of K and of V is in a dense page of bf16, in elements.
 __device__ __forceinline__ int k_place(int d, int slot) { return (d / 2 * kPage + slot) * 2 + d % 2; }
-__device__ __forceinline__ int v_place(int head_dim, int d, int slot) { return (slot / 2 * head_dim + d) * 2 + slot % 2; }
+__device__ __forceinline__ int v_place(int head_dim, int d, int slot) {
+  return (slot / 2 * head_dim + d) * 2 + slot % 2;
+}
 
 __device__ __forceinline__ float k_of(const TokenPlace& place, int d) {
   if (place.slot == TokenPlace::kRow) return static_cast<const float*>(place.k)[d];
@@ -44,7 +46,8 @@ struct HeadValues {
 __device__ __forceinline__ float unit_of(int bits) { return static_cast<float>(1 << (8 - bits)); }
 
 // Returns a value of a quantized page. block: the block of a KV head.
-__device__ inline float decoded(const Segment& page, const unsigned char* block, bool is_k, int column, int row, int extent) {
+__device__ inline float decoded(const Segment& page, const unsigned char* block, bool is_k, int column, int row,
+                                int extent) {
   const auto* const halves = reinterpret_cast<const uint16_t*>(block);
   const uint16_t* const scales = halves + (is_k ? 0 : page.v_scales / 2);
   const uint16_t* const zeros = halves + (is_k ? page.k_zeros : page.v_zeros) / 2;

@@ -27,7 +27,7 @@ struct SparsePage {
 
 // A query, and where its data lies.
 struct SparseQuery {
-  const float* promises;    // As in PromiseTask.
+  const float* promises;  // As in PromiseTask.
   // [n_kv_heads, n_entries]. A token is kPage page + slot. A mean is -1 - page; means come last.
   int32_t* entries;
   unsigned char* gathered;  // Dense pages of all KV heads.
@@ -52,7 +52,7 @@ namespace {
 
 constexpr int kChooseThreads = 512, kChooseWarps = kChooseThreads / 32;
 static_assert(kChooseThreads == kPromiseSteps, "each thread adds up one step");
-constexpr int kAhead = 4;             // Pages that a warp reads at once.
+constexpr int kAhead = 4;  // Pages that a warp reads at once.
 // Bias of an entry that stands for no tokens. Its weight is 0 even with kNoMaximum.
 constexpr float kNoTokens = -1e37f;
 
@@ -181,7 +181,8 @@ class Choice {
       whole += shared_.whole[warp];
     }
     int at = kPage * whole + sum_of_warp(less) + (rank < left ? rank : left);
-    for (int entry = query_.first_bias * kPage + thread_; entry < query_.n_read; entry += kChooseThreads) *bias(entry) = 0.0f;
+    for (int entry = query_.first_bias * kPage + thread_; entry < query_.n_read; entry += kChooseThreads)
+      *bias(entry) = 0.0f;
     const unsigned before = (1u << lane_) - 1;  // The lanes before this one.
     for_pages([&](int page, Steps steps) {
       const int token = page * kPage + 2 * lane_, scored = pages_[page].scored;
@@ -222,8 +223,8 @@ class Choice {
   int first_, end_;
 };
 
-__global__ void __launch_bounds__(kChooseThreads, 2) choose_kernel(const SparseQuery* queries, const SparsePage* pages,
-                                                                  int n_kv_heads, int parts) {
+__global__ void __launch_bounds__(kChooseThreads, 2)
+    choose_kernel(const SparseQuery* queries, const SparsePage* pages, int n_kv_heads, int parts) {
   const auto block = static_cast<int>(blockIdx.x);
   Choice(queries[block / n_kv_heads], pages, block % n_kv_heads, n_kv_heads, parts).run();
 }
@@ -245,7 +246,8 @@ __device__ __forceinline__ uint4 values_of(const Source& source, int unit, int h
   if (source.bits == Source::kNone) return {0, 0, 0, 0};
   if (source.bits == 0) return reinterpret_cast<const uint4*>(source.row)[unit];
   const uint4 means = reinterpret_cast<const uint4*>(source.means)[unit];
-  const float step = reinterpret_cast<const float*>(source.row + 2 * head_dim * source.bits / 8)[8 * unit >= head_dim ? 1 : 0];
+  const float step =
+      reinterpret_cast<const float*>(source.row + 2 * head_dim * source.bits / 8)[8 * unit >= head_dim ? 1 : 0];
   const float least = __fmul_rn(__fmul_rn(step, -0.5f), static_cast<float>((1 << source.bits) - 1));
   uint32_t codes[2];  // Four values each, one per byte or nibble.
   if (source.bits == 8) {
@@ -261,13 +263,15 @@ __device__ __forceinline__ uint4 values_of(const Source& source, int unit, int h
     const auto code = static_cast<float>(codes[i / 4] >> (source.bits * (i % 4)) & mask);
     return fmaf(code, step, __fadd_rn(mean, least));
   };
-  const auto pair = [&](int i, uint32_t mean) { return pack_bf16(value(i, low_bf16(mean)), value(i + 1, high_bf16(mean))); };
+  const auto pair = [&](int i, uint32_t mean) {
+    return pack_bf16(value(i, low_bf16(mean)), value(i + 1, high_bf16(mean)));
+  };
   return {pair(0, means.x), pair(2, means.y), pair(4, means.z), pair(6, means.w)};
 }
 
 // A block takes a KV head of a gathered page. Shared memory transposes the rows: neighbors in K are slots.
 __global__ void __launch_bounds__(kThreads) gather_kernel(const SparseQuery* queries, const SparsePage* pages,
-                                                         const GatherItem* items, int n_kv_heads, int head_dim) {
+                                                          const GatherItem* items, int n_kv_heads, int head_dim) {
   const int head = static_cast<int>(blockIdx.x) % n_kv_heads, thread = static_cast<int>(threadIdx.x);
   const GatherItem item = items[static_cast<int>(blockIdx.x) / n_kv_heads];
   const SparseQuery& query = queries[item.query];
@@ -301,7 +305,8 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const SparseQuery* que
   }
   __syncthreads();
   const int page_words = kPage * head_dim;  // For K and V together.
-  auto* const to_k = reinterpret_cast<uint32_t*>(query.gathered) + (int64_t{item.page} * n_kv_heads + head) * page_words;
+  auto* const to_k =
+      reinterpret_cast<uint32_t*>(query.gathered) + (int64_t{item.page} * n_kv_heads + head) * page_words;
   for (int i = thread; i < page_words / 2; i += kThreads) to_k[i] = rows[i % kPage * row_words + i / kPage];
   uint32_t* const to_v = to_k + page_words / 2;
   for (int i = thread; i < page_words / 2; i += kThreads) {
@@ -312,8 +317,8 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const SparseQuery* que
 }
 
 // A block takes a KV head of a query.
-__global__ void __launch_bounds__(kThreads) hand_out_kernel(const SparseQuery* queries, const SparsePage* pages,
-                                                           const MassRun* runs, int n_kv_heads) {
+__global__ void __launch_bounds__(kThreads)
+    hand_out_kernel(const SparseQuery* queries, const SparsePage* pages, const MassRun* runs, int n_kv_heads) {
   const int head = static_cast<int>(blockIdx.x) % n_kv_heads, thread = static_cast<int>(threadIdx.x);
   const SparseQuery& query = queries[static_cast<int>(blockIdx.x) / n_kv_heads];
   const float* const from = query.mass + head * query.mass_stride;
@@ -322,7 +327,8 @@ __global__ void __launch_bounds__(kThreads) hand_out_kernel(const SparseQuery* q
     const MassRun run = runs[i];
     for (int t = thread; t < run.n; t += kThreads) to[run.to + t] = from[run.from + t];
   }
-  for (int i = thread; i < query.n_pages * kPage; i += kThreads) to[pages[query.page + i / kPage].start + i % kPage] = 0.0f;
+  for (int i = thread; i < query.n_pages * kPage; i += kThreads)
+    to[pages[query.page + i / kPage].start + i % kPage] = 0.0f;
   __syncthreads();
   const int32_t* const entries = query.entries + int64_t{head} * query.n_entries;
   for (int i = thread; i < query.n_read; i += kThreads) {
@@ -463,7 +469,11 @@ void SparseBatches<Task>::add(const SparsePlan& of, std::byte* memory) {
   }
   if (of.scored > 0) {
     if (!follows) {
-      work.promises.push_back({single.q, single.q_stride, 0, {}, reinterpret_cast<float*>(memory + of.promises),
+      work.promises.push_back({single.q,
+                               single.q_stride,
+                               0,
+                               {},
+                               reinterpret_cast<float*>(memory + of.promises),
                                static_cast<int64_t>(of.end / sizeof(float))});
     }
     ++work.promises.back().n;
@@ -496,7 +506,8 @@ void SparseBatches<Task>::add(const SparsePlan& of, std::byte* memory) {
     row.to = task.mass + mass_offset(shape_, task, of.query);
     row.to_stride = of.seen;
   } else {
-    single.out = static_cast<char*>(task.out) + of.query * shape_.n_heads * shape_.head_dim * element_bytes(shape_.type);
+    single.out =
+        static_cast<char*>(task.out) + of.query * shape_.n_heads * shape_.head_dim * element_bytes(shape_.type);
   }
   batch_.push_back(single);
   append_row(row, &work.queries);
@@ -507,11 +518,14 @@ int32_t SparseBatches<Task>::add_pages(std::span<const KvSegment> segments) {
   int32_t start = 0, scored = 0, n = 0;
   for (const KvSegment& segment : segments) {
     if (segment.is_indexed()) {
-      const auto bytes = [&](int64_t of(KvType, int64_t, int)) { return of(shape_.type, shape_.head_dim, segment.row_bits); };
-      append_row(SparsePage{static_cast<const unsigned char*>(segment.v), bytes(indexed_rows_bytes),
-                            static_cast<int32_t>(bytes(row_bytes)), segment.row_bits, static_cast<int32_t>(bytes(means_offset)),
-                            segment.read < kPageTokens ? scored++ : -1, start},
-                 &workspace_.pages);
+      const auto bytes = [&](int64_t of(KvType, int64_t, int)) {
+        return of(shape_.type, shape_.head_dim, segment.row_bits);
+      };
+      append_row(
+          SparsePage{static_cast<const unsigned char*>(segment.v), bytes(indexed_rows_bytes),
+                     static_cast<int32_t>(bytes(row_bytes)), segment.row_bits,
+                     static_cast<int32_t>(bytes(means_offset)), segment.read < kPageTokens ? scored++ : -1, start},
+          &workspace_.pages);
       ++n;
     }
     start += segment.tokens;
@@ -531,7 +545,8 @@ void SparseBatches<Task>::add_gathered(const SparsePlan& of, const std::byte* me
     segment.v = at + stride / 2;
     segment.head_stride = stride;
     if (page < of.first_bias) continue;
-    segment.bias = reinterpret_cast<const float*>(memory + of.bias) + (page - of.first_bias) * shape_.n_kv_heads * kPageTokens;
+    segment.bias =
+        reinterpret_cast<const float*>(memory + of.bias) + (page - of.first_bias) * shape_.n_kv_heads * kPageTokens;
   }
 }
 
@@ -553,14 +568,18 @@ void SparseBatches<Task>::gather(CUstream_st* stream) {
   runs_ = reinterpret_cast<const MassRun*>(device + at[3]);
   const auto kv_heads = static_cast<int>(shape_.n_kv_heads);
   launch(choose_kernel, "sparse attention: choice", static_cast<int64_t>(work.plans.size()) * kv_heads, kChooseThreads,
-         choice_bytes(), stream, queries_, pages_, kv_heads, promise_parts(static_cast<int>(shape_.n_heads) / kv_heads));
+         choice_bytes(), stream, queries_, pages_, kv_heads,
+         promise_parts(static_cast<int>(shape_.n_heads) / kv_heads));
   const auto items = static_cast<int64_t>(rows_of<GatherItem>(work.items).size());
   launch(gather_kernel, "sparse attention: gather", items * kv_heads, kThreads, gather_bytes(shape_.head_dim), stream,
-         queries_, pages_, reinterpret_cast<const GatherItem*>(device + at[2]), kv_heads, static_cast<int>(shape_.head_dim));
+         queries_, pages_, reinterpret_cast<const GatherItem*>(device + at[2]), kv_heads,
+         static_cast<int>(shape_.head_dim));
 }
 
 template <typename Task>
-void SparseBatches<Task>::hand_out(CUstream_st* stream) const requires std::is_same_v<Task, AttentionMassTask> {
+void SparseBatches<Task>::hand_out(CUstream_st* stream) const
+  requires std::is_same_v<Task, AttentionMassTask>
+{
   const auto kv_heads = static_cast<int>(shape_.n_kv_heads);
   launch(hand_out_kernel, "attention_mass: results", static_cast<int64_t>(workspace_.plans.size()) * kv_heads, kThreads,
          0, stream, queries_, pages_, runs_, kv_heads);

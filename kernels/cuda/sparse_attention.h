@@ -23,7 +23,7 @@ struct CUstream_st;  // cudaStream_t points to it
 
 namespace smartkv::kernels::cuda {
 
-struct SparsePage;   // These are rows of tables.
+struct SparsePage;  // These are rows of tables.
 struct SparseQuery;
 struct MassRun;
 
@@ -31,12 +31,12 @@ struct MassRun;
 struct SparsePlan {
   size_t task = 0;
   int64_t query = 0;
-  int64_t seen = 0;    // Tokens that it sees.
-  int64_t scored = 0;  // Pages that are not read whole.
-  int64_t budget = 0;  // Tokens to read from these pages.
-  int64_t read = 0, entries = 0;  // Tokens to read, without and with the means.
+  int64_t seen = 0;                   // Tokens that it sees.
+  int64_t scored = 0;                 // Pages that are not read whole.
+  int64_t budget = 0;                 // Tokens to read from these pages.
+  int64_t read = 0, entries = 0;      // Tokens to read, without and with the means.
   int64_t pages = 0, first_bias = 0;  // Gathered pages, and the first of them with a bias.
-  int64_t others = 0;  // Tokens that it sees in pages without an index.
+  int64_t others = 0;                 // Tokens that it sees in pages without an index.
   size_t promises = 0, list = 0, bias = 0, mass = 0, gathered = 0, end = 0;  // Offsets in bytes.
 };
 
@@ -71,7 +71,8 @@ class SparseBatches {
   std::span<const Task> tasks() const { return batch_; }
   // Writes the mass of the tokens that were read, and 0 for the others, to the results of attention_mass().
   // REQUIRES: attention_mass() ran over tasks().
-  void hand_out(CUstream_st* stream) const requires std::is_same_v<Task, AttentionMassTask>;
+  void hand_out(CUstream_st* stream) const
+    requires std::is_same_v<Task, AttentionMassTask>;
 
  private:
   SparsePlan plan() const;

@@ -24,14 +24,16 @@ size_t Staging::add(const void* from, size_t bytes) {
 }
 
 size_t Staging::add_rows(const float* from, int64_t n, int64_t width, int64_t stride) {
-  const size_t at = add(nullptr, static_cast<size_t>(n * width) * sizeof(float)), row = static_cast<size_t>(width) * sizeof(float);
+  const size_t at = add(nullptr, static_cast<size_t>(n * width) * sizeof(float)),
+               row = static_cast<size_t>(width) * sizeof(float);
   for (int64_t i = 0; i < n; ++i) std::memcpy(host_.data() + at + static_cast<size_t>(i) * row, from + i * stride, row);
   return at;
 }
 
 std::byte* Staging::upload(cudaStream_t stream) {
   std::byte* const device = device_.reserve(std::max<size_t>(1, bytes_));
-  if (bytes_ > 0) check(cudaMemcpyAsync(device, host_.data(), bytes_, cudaMemcpyHostToDevice, stream), "copying to the device");
+  if (bytes_ > 0)
+    check(cudaMemcpyAsync(device, host_.data(), bytes_, cudaMemcpyHostToDevice, stream), "copying to the device");
   return device;
 }
 
@@ -52,7 +54,8 @@ std::byte* UploadRing::room(size_t bytes, cudaStream_t stream) {
 
 const std::byte* UploadRing::send(cudaStream_t stream) {
   if (sent_ > 0) {
-    check(cudaMemcpyAsync(on_device_ + next_, host_.data() + next_, sent_, cudaMemcpyHostToDevice, stream), "copying tables");
+    check(cudaMemcpyAsync(on_device_ + next_, host_.data() + next_, sent_, cudaMemcpyHostToDevice, stream),
+          "copying tables");
   }
   return on_device_ + next_;
 }

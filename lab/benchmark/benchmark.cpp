@@ -31,15 +31,16 @@ class Bench {
   // Computes a prompt as it is served: the cache is compressed on the way and at the end, and only the last pass has
   // logits.
   BenchmarkRow prefill(int64_t depth, int64_t tokens) {
-    return measure("prefill", depth, 1, tokens, depth + tokens, [&](std::vector<std::unique_ptr<SequenceCache>>& caches) {
-      SequenceCache& cache = *caches[0];
-      while (cache.tokens() < depth + tokens) {
-        const int64_t rest = depth + tokens - cache.tokens();
-        const int64_t n = std::min({options_.prefill_chunk, rest, cache.next_boundary() - cache.tokens()});
-        pass(caches, n, n == rest ? 1 : 0);
-        cache.commit(cache.tokens());
-      }
-    });
+    return measure(
+        "prefill", depth, 1, tokens, depth + tokens, [&](std::vector<std::unique_ptr<SequenceCache>>& caches) {
+          SequenceCache& cache = *caches[0];
+          while (cache.tokens() < depth + tokens) {
+            const int64_t rest = depth + tokens - cache.tokens();
+            const int64_t n = std::min({options_.prefill_chunk, rest, cache.next_boundary() - cache.tokens()});
+            pass(caches, n, n == rest ? 1 : 0);
+            cache.commit(cache.tokens());
+          }
+        });
   }
   BenchmarkRow decode(int64_t depth, int64_t batch) {
     return measure("decode", depth, batch, batch * options_.decode_tokens, depth, [&](auto& caches) {
@@ -107,7 +108,8 @@ class Bench {
     caches.push_back(policy_.new_sequence(prompt));
     SequenceCache& cache = *caches[0];
     while (cache.tokens() < depth) {
-      pass(caches, std::min({options_.prefill_chunk, depth - cache.tokens(), cache.next_boundary() - cache.tokens()}), 0);
+      pass(caches, std::min({options_.prefill_chunk, depth - cache.tokens(), cache.next_boundary() - cache.tokens()}),
+           0);
       cache.commit(cache.tokens());
     }
     return std::move(caches[0]);
@@ -162,15 +164,20 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
     if (options.limits) {
       // A pass reads the weights once and each sequence's cache once. A product takes 2 operations per weight.
       const ModelConfig& c = model->config();
-      const double passes = row.kind == "decode" ? static_cast<double>(options.decode_tokens)
-                                                 : std::ceil(static_cast<double>(row.tokens) / static_cast<double>(options.prefill_chunk));
+      const double passes =
+          row.kind == "decode"
+              ? static_cast<double>(options.decode_tokens)
+              : std::ceil(static_cast<double>(row.tokens) / static_cast<double>(options.prefill_chunk));
       const double bytes = passes * static_cast<double>(report.weight_bytes + row.kv_bytes);
-      const double per_layer = 2.0 * static_cast<double>(c.hidden_size * c.head_dim * 2 * (c.n_heads + c.n_kv_heads) + 3 * c.hidden_size * c.intermediate_size);
+      const double per_layer = 2.0 * static_cast<double>(c.hidden_size * c.head_dim * 2 * (c.n_heads + c.n_kv_heads) +
+                                                         3 * c.hidden_size * c.intermediate_size);
       const double seen = static_cast<double>(row.depth) + 0.5 * static_cast<double>(row.tokens / row.batch);
       const double attention = 4.0 * seen * static_cast<double>(c.n_heads * c.head_dim);
-      const double head = 2.0 * static_cast<double>(c.hidden_size * c.vocab_size) * (row.kind == "decode" ? static_cast<double>(row.tokens) : 1.0);
+      const double head = 2.0 * static_cast<double>(c.hidden_size * c.vocab_size) *
+                          (row.kind == "decode" ? static_cast<double>(row.tokens) : 1.0);
       const double operations = static_cast<double>(row.tokens * c.n_layers) * (per_layer + attention) + head;
-      const double floor = std::max(bytes / (report.limits.read_gb_per_s * 1e9), operations / (report.limits.bf16_gflops * 1e9));
+      const double floor =
+          std::max(bytes / (report.limits.read_gb_per_s * 1e9), operations / (report.limits.bf16_gflops * 1e9));
       row.limit = static_cast<double>(row.tokens) / floor;
     }
     report.rows.push_back(row);
@@ -185,18 +192,28 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
 }
 
 nlohmann::ordered_json BenchmarkReport::to_json() const {
-  nlohmann::ordered_json json = {{"model", model},           {"cpu_level", cpu_level},       {"backend", backend},
-                                 {"dtype", dtype},           {"tensor_parallel", tensor_parallel},
-                                 {"threads", threads},       {"load_s", load_s},             {"weight_bytes", weight_bytes},
+  nlohmann::ordered_json json = {{"model", model},
+                                 {"cpu_level", cpu_level},
+                                 {"backend", backend},
+                                 {"dtype", dtype},
+                                 {"tensor_parallel", tensor_parallel},
+                                 {"threads", threads},
+                                 {"load_s", load_s},
+                                 {"weight_bytes", weight_bytes},
                                  {"resident_bytes", resident_bytes}};
   if (limits.read_gb_per_s > 0) {
-    json["limits"] = {{"read_gb_per_s", limits.read_gb_per_s}, {"read_rows_gb_per_s", limits.read_rows_gb_per_s},
+    json["limits"] = {{"read_gb_per_s", limits.read_gb_per_s},
+                      {"read_rows_gb_per_s", limits.read_rows_gb_per_s},
                       {"bf16_gflops", limits.bf16_gflops}};
   }
   json["rows"] = nlohmann::ordered_json::array();
   for (const BenchmarkRow& row : rows) {
-    json["rows"].push_back({{"kind", row.kind}, {"depth", row.depth}, {"batch", row.batch}, {"tokens", row.tokens},
-                            {"tokens_per_s_best", row.best}, {"tokens_per_s_median", row.median},
+    json["rows"].push_back({{"kind", row.kind},
+                            {"depth", row.depth},
+                            {"batch", row.batch},
+                            {"tokens", row.tokens},
+                            {"tokens_per_s_best", row.best},
+                            {"tokens_per_s_median", row.median},
                             {"kv_bytes", row.kv_bytes}});
     if (row.limit > 0) json["rows"].back()["tokens_per_s_limit"] = row.limit;
   }
@@ -211,8 +228,9 @@ std::string BenchmarkReport::to_table() const {
     table += line;
   };
   const std::string ranks = tensor_parallel == 1 ? "" : "  " + std::to_string(tensor_parallel) + " ranks";
-  print("%s  %s%s  %s  %d threads  %s  weights %.1f MB  load %.2f s  resident %.0f MB\n", model.c_str(), backend.c_str(),
-        ranks.c_str(), dtype.c_str(), threads, cpu_level.c_str(), static_cast<double>(weight_bytes) / 1e6, load_s, static_cast<double>(resident_bytes) / 1e6);
+  print("%s  %s%s  %s  %d threads  %s  weights %.1f MB  load %.2f s  resident %.0f MB\n", model.c_str(),
+        backend.c_str(), ranks.c_str(), dtype.c_str(), threads, cpu_level.c_str(),
+        static_cast<double>(weight_bytes) / 1e6, load_s, static_cast<double>(resident_bytes) / 1e6);
   if (limits.read_gb_per_s > 0) {
     print("limits: read %.1f GB/s, a quarter of all 256-byte rows %.1f GB/s, bf16 products %.0f GFLOP/s\n",
           limits.read_gb_per_s, limits.read_rows_gb_per_s, limits.bf16_gflops);

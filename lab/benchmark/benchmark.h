@@ -15,18 +15,18 @@ namespace smartkv {
 
 struct BenchmarkOptions {
   ModelOptions model;
-  nlohmann::json kv_cache;                    // null for "full"
-  std::vector<int64_t> prompts = {512};       // tokens of a prefill
-  std::vector<int64_t> depths = {0, 4096};    // tokens already in the cache
+  nlohmann::json kv_cache;                       // null for "full"
+  std::vector<int64_t> prompts = {512};          // tokens of a prefill
+  std::vector<int64_t> depths = {0, 4096};       // tokens already in the cache
   std::vector<int64_t> batches = {1, 4, 8, 16};  // sequences that decode side by side
-  int64_t decode_tokens = 32;                 // tokens decoded per sequence
-  int64_t prefill_chunk = 512;                // most tokens of a prefill pass
-  int repetitions = 3;                        // measured repetitions, after one that warms up
-  bool limits = false;                        // also measure bandwidth and FLOP/s of the machine
+  int64_t decode_tokens = 32;                    // tokens decoded per sequence
+  int64_t prefill_chunk = 512;                   // most tokens of a prefill pass
+  int repetitions = 3;                           // measured repetitions, after one that warms up
+  bool limits = false;                           // also measure bandwidth and FLOP/s of the machine
 };
 
 struct BenchmarkRow {
-  std::string kind;     // "prefill" or "decode"
+  std::string kind;                          // "prefill" or "decode"
   int64_t depth = 0, batch = 1, tokens = 0;  // tokens: computed in one repetition, over all sequences
   double best = 0, median = 0;               // tokens per second
   int64_t kv_bytes = 0;                      // bytes held by all sequences at the end, on all ranks

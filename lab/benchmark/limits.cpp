@@ -102,7 +102,8 @@ double bf16_rate(ThreadPool& pool) {
   AlignedBuffer x(kRows * kIn * 2), y(kRows * kOut * 4);
   kernels::LinearScratch scratch;
   const double seconds = best_seconds(20, [&] {
-    kernels::linear(pool, matrix, {x.data(), kRows, kIn}, {y.data(), kOut, kernels::Epilogue::kStore, nullptr}, scratch);
+    kernels::linear(pool, matrix, {x.data(), kRows, kIn}, {y.data(), kOut, kernels::Epilogue::kStore, nullptr},
+                    scratch);
   });
   return 2.0 * kRows * kOut * kIn / seconds / 1e9;
 }

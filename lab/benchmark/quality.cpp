@@ -45,8 +45,8 @@ std::vector<TokenId> read_tokens(const QualityOptions& options, const Tokenizer&
   text << file.rdbuf();
   std::vector<TokenId> tokens = tokenizer.encode(text.str(), {false, false});
   if (static_cast<int64_t>(tokens.size()) <= options.context) {
-    throw ModelError(options.text.string() + ": expected more than " + std::to_string(options.context) + " tokens, found " +
-                     std::to_string(tokens.size()));
+    throw ModelError(options.text.string() + ": expected more than " + std::to_string(options.context) +
+                     " tokens, found " + std::to_string(tokens.size()));
   }
   return tokens;
 }
@@ -116,7 +116,9 @@ QualityReport measure_quality(const QualityOptions& options, const std::function
                     tokens[static_cast<size_t>(start + at + i + 1)]);
         }
       }
-      if (progress) progress((static_cast<double>(window) + static_cast<double>(at + n) / static_cast<double>(options.context)) / static_cast<double>(windows));
+      if (progress)
+        progress((static_cast<double>(window) + static_cast<double>(at + n) / static_cast<double>(options.context)) /
+                 static_cast<double>(windows));
     }
   }
   QualityReport report;
@@ -130,9 +132,14 @@ QualityReport measure_quality(const QualityOptions& options, const std::function
 nlohmann::ordered_json QualityReport::to_json() const {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const QualityRow& row : rows) {
-    json.push_back({{"weights", row.weights}, {"weight_bytes", row.weight_bytes}, {"tokens", row.tokens},
-                    {"perplexity", row.perplexity}, {"kl_mean", row.kl_mean}, {"kl_p99", row.kl_p99},
-                    {"kl_max", row.kl_max}, {"same_top", row.same_top}});
+    json.push_back({{"weights", row.weights},
+                    {"weight_bytes", row.weight_bytes},
+                    {"tokens", row.tokens},
+                    {"perplexity", row.perplexity},
+                    {"kl_mean", row.kl_mean},
+                    {"kl_p99", row.kl_p99},
+                    {"kl_max", row.kl_max},
+                    {"same_top", row.same_top}});
   }
   return json;
 }
@@ -140,13 +147,14 @@ nlohmann::ordered_json QualityReport::to_json() const {
 std::string QualityReport::to_table() const {
   std::string table;
   char line[200];
-  std::snprintf(line, sizeof line, "%-8s %10s %8s %12s %9s %10s %10s %10s %9s\n", "weights", "MB", "tokens", "perplexity",
-                "change", "KL mean", "KL p99", "KL max", "same top");
+  std::snprintf(line, sizeof line, "%-8s %10s %8s %12s %9s %10s %10s %10s %9s\n", "weights", "MB", "tokens",
+                "perplexity", "change", "KL mean", "KL p99", "KL max", "same top");
   table += line;
   for (const QualityRow& row : rows) {
-    std::snprintf(line, sizeof line, "%-8s %10.1f %8ld %12.4f %+8.2f%% %10.5f %10.5f %10.5f %8.2f%%\n", row.weights.c_str(),
-                  static_cast<double>(row.weight_bytes) / 1e6, static_cast<long>(row.tokens), row.perplexity,
-                  100.0 * (row.perplexity / rows[0].perplexity - 1.0), row.kl_mean, row.kl_p99, row.kl_max, 100.0 * row.same_top);
+    std::snprintf(line, sizeof line, "%-8s %10.1f %8ld %12.4f %+8.2f%% %10.5f %10.5f %10.5f %8.2f%%\n",
+                  row.weights.c_str(), static_cast<double>(row.weight_bytes) / 1e6, static_cast<long>(row.tokens),
+                  row.perplexity, 100.0 * (row.perplexity / rows[0].perplexity - 1.0), row.kl_mean, row.kl_p99,
+                  row.kl_max, 100.0 * row.same_top);
     table += line;
   }
   return table;

@@ -18,8 +18,8 @@ struct QualityOptions {
   std::filesystem::path text;  // UTF-8; text that the model was not fitted to
   // Formats to compare with bf16.
   std::vector<WeightFormat> weights = {WeightFormat::kF32, WeightFormat::kInt8, WeightFormat::kInt4};
-  int64_t context = 1024;      // tokens of a window
-  int64_t windows = 4;         // spread over the text; fewer if the text is too short
+  int64_t context = 1024;  // tokens of a window
+  int64_t windows = 4;     // spread over the text; fewer if the text is too short
 };
 
 struct QualityRow {

@@ -15,7 +15,6 @@
 namespace smartkv {
 namespace {
 
-
 constexpr int64_t kWholePrompts = int64_t{1} << 24;  // budget of one pass in tokens: more than the prompts of any row
 
 // The results of running a workload once with one method.
@@ -167,7 +166,8 @@ class SpeculationBench {
 
   double bound(const SpeculationSpec& spec, int64_t plain_caches, int64_t both_caches) const {
     const auto own = static_cast<double>(weight_bytes_ + plain_caches);
-    const auto draft = static_cast<double>((spec.int4 ? int4_weight_bytes_ : weight_bytes_) + both_caches - plain_caches);
+    const auto draft =
+        static_cast<double>((spec.int4 ? int4_weight_bytes_ : weight_bytes_) + both_caches - plain_caches);
     const auto drafted = static_cast<double>(spec.tokens);
     if (plain_caches == 0 || both_caches <= plain_caches) return 0;  // the run was too short to observe its caches
     return (drafted + 1) * own / (drafted * draft + own);
@@ -325,17 +325,18 @@ std::string SpeculationReport::to_table() const {
   for (const SpeculationRow& row : rows) width = std::max(width, method_label(row.method).size());
   width = std::min<size_t>(width, 60);
   print("%s  %d threads  %s\n", model.c_str(), threads, cpu_level.c_str());
-  print("%-11s %-*s %5s %5s %6s %8s %8s %8s %9s %10s %10s %8s %6s %6s %9s\n", "workload", static_cast<int>(width), "method",
-        "temp", "seqs", "depth", "drafted", "accepted", "accept %", "tok/pass", "plain t/s", "tok/s", "speed-up", "min", "bound",
-        "identical");
+  print("%-11s %-*s %5s %5s %6s %8s %8s %8s %9s %10s %10s %8s %6s %6s %9s\n", "workload", static_cast<int>(width),
+        "method", "temp", "seqs", "depth", "drafted", "accepted", "accept %", "tok/pass", "plain t/s", "tok/s",
+        "speed-up", "min", "bound", "identical");
   for (const SpeculationRow& row : rows) {
     char most[16] = "-";
     if (row.bound > 0) std::snprintf(most, sizeof most, "%.2f", row.bound);
-    print("%-11s %-*.*s %5.1f %5ld %6ld %8ld %8ld %8.1f %9.2f %10.1f %10.1f %8.2f %6.2f %6s %9s\n", row.workload.c_str(),
-          static_cast<int>(width), static_cast<int>(width), method_label(row.method).c_str(),
-          static_cast<double>(row.temperature), static_cast<long>(row.sequences), static_cast<long>(row.depth), static_cast<long>(row.drafted),
-          static_cast<long>(row.accepted), 100.0 * row.acceptance(), row.tokens_per_pass, row.plain, row.speculative,
-          row.speedup, row.speedup_min, most, row.difference.empty() ? "yes" : "NO");
+    print("%-11s %-*.*s %5.1f %5ld %6ld %8ld %8ld %8.1f %9.2f %10.1f %10.1f %8.2f %6.2f %6s %9s\n",
+          row.workload.c_str(), static_cast<int>(width), static_cast<int>(width), method_label(row.method).c_str(),
+          static_cast<double>(row.temperature), static_cast<long>(row.sequences), static_cast<long>(row.depth),
+          static_cast<long>(row.drafted), static_cast<long>(row.accepted), 100.0 * row.acceptance(),
+          row.tokens_per_pass, row.plain, row.speculative, row.speedup, row.speedup_min, most,
+          row.difference.empty() ? "yes" : "NO");
   }
   for (const SpeculationRow& row : rows) {
     if (row.difference.empty()) continue;

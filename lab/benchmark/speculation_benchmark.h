@@ -16,33 +16,33 @@
 namespace smartkv {
 
 struct SpeculationBenchmarkOptions {
-  EngineOptions engine;  // prefill_chunk and max_sequences are raised if the rows need it
+  EngineOptions engine;                  // prefill_chunk and max_sequences are raised if the rows need it
   std::vector<std::string> workloads;    // names (speculation_workloads.h); empty for all, "depth" only with a text
   std::vector<nlohmann::json> methods;   // values of the field "speculative"; empty for the workload's default methods
   std::vector<int64_t> depths = {4096};  // workload "depth": prompt tokens of each sequence
   // Sequences that decode side by side. Empty for 1, and also 8 in workload "depth".
   std::vector<int64_t> sequences;
-  std::filesystem::path text;            // text for workload "depth"
-  std::optional<float> temperature;      // replaces the temperatures of the workloads
-  int64_t tokens = 128;                  // most tokens that a sequence decodes
-  int repetitions = 3;                   // repetitions of plain decoding and the method, in turn
+  std::filesystem::path text;        // text for workload "depth"
+  std::optional<float> temperature;  // replaces the temperatures of the workloads
+  int64_t tokens = 128;              // most tokens that a sequence decodes
+  int repetitions = 3;               // repetitions of plain decoding and the method, in turn
 };
 
 struct SpeculationRow {
   std::string workload;
   nlohmann::json method;
   float temperature = 0;
-  int64_t sequences = 1, depth = 0;      // depth: mean number of prompt tokens
-  int64_t drafted = 0, accepted = 0;     // tokens over all repetitions
-  double tokens_per_pass = 0;            // decoded tokens per pass and sequence; plain decoding yields 1
-  double plain = 0, speculative = 0;     // median of decoded tokens per second over all sequences
-  double speedup = 0, speedup_min = 0;   // median and minimum of the repetitions' ratios
+  int64_t sequences = 1, depth = 0;     // depth: mean number of prompt tokens
+  int64_t drafted = 0, accepted = 0;    // tokens over all repetitions
+  double tokens_per_pass = 0;           // decoded tokens per pass and sequence; plain decoding yields 1
+  double plain = 0, speculative = 0;    // median of decoded tokens per second over all sequences
+  double speedup = 0, speedup_min = 0;  // median and minimum of the repetitions' ratios
   // Largest speed-up that the memory traffic of method "self" allows if every draft is accepted; 0 for other methods
   // and for runs too short to observe the caches. A round of g drafted tokens yields g + 1 tokens. It reads the draft's
   // weights and caches g times, and the model's own once, as a plain pass does:
   //   bound = (g + 1) B / (g D + B),  B = weights + caches, D = the draft's weights + caches, in bytes.
   double bound = 0;
-  std::string difference = {};           // first place where the output differs from plain decoding; empty if identical
+  std::string difference = {};  // first place where the output differs from plain decoding; empty if identical
 
   double acceptance() const { return drafted == 0 ? 0 : static_cast<double>(accepted) / static_cast<double>(drafted); }
 };

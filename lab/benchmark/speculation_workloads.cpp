@@ -10,13 +10,13 @@
 namespace smartkv {
 namespace {
 
-
 constexpr std::string_view kLetter =
     "Dear Marta, the ferry leaves the old harbour at seven on Monday morning, so please bring the tickets, the blue "
     "suitcase and the box with the lamps. Uncle Theo will wait at the second pier with his van, because the road along "
     "the cliffs has been closed since the storm. On the island we first visit the lighthouse keeper, who still owes us "
     "eleven jars of honey, and then walk through the pine forest to the white house above the bay. The key lies under "
-    "the third flower pot, next to the well. If the weather stays calm on Monday, we can swim before supper; if not, we "
+    "the third flower pot, next to the well. If the weather stays calm on Monday, we can swim before supper; if not, "
+    "we "
     "light the stove and play cards. I have packed two loaves of bread, a wheel of cheese and the map that your mother "
     "drew last summer. Until Monday, Jonas";
 
@@ -130,13 +130,12 @@ std::vector<TokenId> encode_question(const Engine& engine, const std::string& qu
   if (engine.chat_template() == nullptr) return tokenizer.encode(question + "\n\n");
   const auto content = [&](std::optional<TokenId> token) { return token ? tokenizer.token_content(*token) : ""; };
   const nlohmann::ordered_json message = {{"role", "user"}, {"content", question}};
-  return tokenizer.encode(
-      engine.chat_template()->render({{"messages", nlohmann::ordered_json::array({message})},
-                                      {"tools", nullptr},
-                                      {"add_generation_prompt", true},
-                                      {"bos_token", content(tokenizer.bos())},
-                                      {"eos_token", content(tokenizer.eos())}}),
-      {.add_special = false});
+  return tokenizer.encode(engine.chat_template()->render({{"messages", nlohmann::ordered_json::array({message})},
+                                                          {"tools", nullptr},
+                                                          {"add_generation_prompt", true},
+                                                          {"bos_token", content(tokenizer.bos())},
+                                                          {"eos_token", content(tokenizer.eos())}}),
+                          {.add_special = false});
 }
 
 std::vector<std::vector<TokenId>> random_prompts(const Tokenizer& tokenizer) {
@@ -188,7 +187,8 @@ SpeculationWorkload make_depth_workload(const std::filesystem::path& text, int64
   const std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file) throw std::invalid_argument(text.string() + ": cannot be read");
   const std::vector<TokenId> prefix = engine.tokenizer().encode("");  // tokens that begin every text, such as <s>
-  const std::vector<TokenId> tokens = engine.tokenizer().encode(content, {.add_special = false, .parse_special = false});
+  const std::vector<TokenId> tokens =
+      engine.tokenizer().encode(content, {.add_special = false, .parse_special = false});
   const int64_t length = depth - static_cast<int64_t>(prefix.size());
   const int64_t room = static_cast<int64_t>(tokens.size()) - length;
   if (length < 1 || room < sequences - 1) {

@@ -88,8 +88,8 @@ int bench(BenchArguments& arguments) {
   const bool show = isatty(STDERR_FILENO) != 0;
   const BenchmarkReport report = run_benchmark(arguments.speed, [&](const BenchmarkRow& row) {
     if (!show) return;
-    std::fprintf(stderr, "%-8s depth %6ld  batch %3ld  %10.1f tokens/s\n", row.kind.c_str(), static_cast<long>(row.depth),
-                 static_cast<long>(row.batch), row.best);
+    std::fprintf(stderr, "%-8s depth %6ld  batch %3ld  %10.1f tokens/s\n", row.kind.c_str(),
+                 static_cast<long>(row.depth), static_cast<long>(row.batch), row.best);
   });
   std::cout << (arguments.json ? report.to_json().dump(2) + "\n" : report.to_table());
   return kOk;
@@ -115,20 +115,31 @@ Examples:
 
 void add_speculation_options(CLI::App& app, CLI::Option* measure, BenchArguments* arguments) {
   SpeculationBenchmarkOptions& options = arguments->speculation;
-  app.add_option("--workloads", options.workloads, "With --speculative: copy, extract, code, chat, depth (needs --text), adversarial; all by default")
-      ->delimiter(',')->needs(measure);
+  app.add_option("--workloads", options.workloads,
+                 "With --speculative: copy, extract, code, chat, depth (needs --text), adversarial; all by default")
+      ->delimiter(',')
+      ->needs(measure);
   app.add_option("--methods", arguments->methods,
                  "With --speculative: names or JSON objects, like a request's \"speculative\"; the default is every "
                  "method that suits the workload")
-      ->expected(1, -1)->needs(measure);
-  app.add_option("--sequences", options.sequences, "With --speculative: sequences that decode side by side; 1 by default, at depth 1 and 8")
-      ->delimiter(',')->check(CLI::Range(1, 1024))->needs(measure);
+      ->expected(1, -1)
+      ->needs(measure);
+  app.add_option("--sequences", options.sequences,
+                 "With --speculative: sequences that decode side by side; 1 by default, at depth 1 and 8")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024))
+      ->needs(measure);
   app.add_option("--temperature", options.temperature,
                  "With --speculative: sampling temperature instead of each workload's own; 0 is greedy")
-      ->check(CLI::Range(0.0, 2.0))->needs(measure);
+      ->check(CLI::Range(0.0, 2.0))
+      ->needs(measure);
   app.add_option("--tokens", options.tokens, "With --speculative: limit of tokens that a sequence decodes")
-      ->check(CLI::Range(2, 100000))->capture_default_str()->needs(measure);
-  app.add_option("--draft-model", options.engine.draft_model, "With --speculative: the smaller model of method draft_model")->needs(measure);
+      ->check(CLI::Range(2, 100000))
+      ->capture_default_str()
+      ->needs(measure);
+  app.add_option("--draft-model", options.engine.draft_model,
+                 "With --speculative: the smaller model of method draft_model")
+      ->needs(measure);
 }
 
 }  // namespace
@@ -140,55 +151,82 @@ std::function<int()> setup_bench(CLI::App& app) {
   QualityOptions& quality = arguments->quality;
   app.add_option("--model", model.path, "GGUF file or Hugging Face folder (required)");
   app.add_option("--prompts", speed.prompts, "Prompt lengths of the prefill measurements")
-      ->delimiter(',')->expected(0, -1)->capture_default_str();
+      ->delimiter(',')
+      ->expected(0, -1)
+      ->capture_default_str();
   arguments->depths = app.add_option("--depths", speed.depths,
                                      "Tokens in the cache before a measurement; with --speculative the default is 4096")
-      ->delimiter(',')->capture_default_str();
-  app.add_option("--batches", speed.batches, "Sequences that decode side by side")->delimiter(',')->expected(0, -1)->capture_default_str();
-  app.add_option("--decode-tokens", speed.decode_tokens, "Tokens that each sequence decodes")->check(CLI::Range(1, 100000))->capture_default_str();
-  app.add_option("--prefill-chunk", speed.prefill_chunk, "Prompt tokens of one pass")->check(CLI::Range(1, 100000))->capture_default_str();
+                          ->delimiter(',')
+                          ->capture_default_str();
+  app.add_option("--batches", speed.batches, "Sequences that decode side by side")
+      ->delimiter(',')
+      ->expected(0, -1)
+      ->capture_default_str();
+  app.add_option("--decode-tokens", speed.decode_tokens, "Tokens that each sequence decodes")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_option("--prefill-chunk", speed.prefill_chunk, "Prompt tokens of one pass")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
   app.add_option("--repetitions", speed.repetitions, "Measured runs of each row, after one warm-up run")
-      ->check(CLI::Range(1, 1000))->capture_default_str();
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   add_enum_flag(app, "--dtype", model.dtype, "Data type of activations and KV cache; f16 only with --backend torch");
   add_enum_flag(app, "--weights", model.weights, "Storage of the weights");
   auto* backend = add_enum_flag(app, "--backend", model.backend, "Backend of the matrix products");
   auto* device = app.add_option("--device", model.device,
                                 "With --backend torch: device that computes and holds the caches, cpu or cuda:N")
-      ->capture_default_str()->needs(backend);
+                     ->capture_default_str()
+                     ->needs(backend);
   add_enum_flag(app, "--cuda-graphs", model.cuda_graphs,
                 "With --device cuda:N: run small passes, except their attention, as CUDA graphs")
       ->needs(device);
   app.add_option("--tensor-parallel", model.tensor_parallel,
-      "With --backend torch: number of processes that compute the model together, on GPUs one per GPU. With several, "
-      "the tokens in the cache are computed instead of filled in")
-      ->check(CLI::Range(1, 256))->capture_default_str()->needs(backend);
+                 "With --backend torch: number of processes that compute the model together, on GPUs one per GPU. With "
+                 "several, "
+                 "the tokens in the cache are computed instead of filled in")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str()
+      ->needs(backend);
   app.add_option("--threads", model.threads,
                  "CPU threads of all processes together; 0 uses every core available to this process")
-      ->check(CLI::Range(0, 64))->capture_default_str();
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
   app.add_option("--kv-cache", arguments->kv_cache, "Cache policy: a name, or a JSON object");
-  app.add_option("--gate", arguments->gates, "File of learned gates, for {\"policy\": \"gated_eviction\", \"gate\": NAME}")
-      ->type_name("NAME=FILE")->allow_extra_args(false);
+  app.add_option("--gate", arguments->gates,
+                 "File of learned gates, for {\"policy\": \"gated_eviction\", \"gate\": NAME}")
+      ->type_name("NAME=FILE")
+      ->allow_extra_args(false);
   app.add_flag("--limits", speed.limits,
                "Measure the machine's bandwidth and FLOP/s, and the fraction that each row reaches")
       ->excludes(device);
-  auto* measure = app.add_flag("--quality", arguments->measure_quality,
-                               "Measure the quality of each weight format against bf16");
+  auto* measure =
+      app.add_flag("--quality", arguments->measure_quality, "Measure the quality of each weight format against bf16");
   auto* speculative = app.add_flag("--speculative", arguments->measure_speculation,
                                    "Measure the speed-up of speculative decoding, by workload and method")
-      ->excludes(measure);
-  auto* text = app.add_option("--text", arguments->text,
+                          ->excludes(measure);
+  auto* text = app.add_option(
+      "--text", arguments->text,
       "Text file: to measure on (--quality), for workload depth (--speculative), to cut prompts from (--serving), or "
       "to run through the policies (--long)");
   measure->needs(text);
   add_speculation_options(app, speculative, arguments.get());
-  app.add_option("--context", quality.context, "With --quality: tokens of a window")->check(CLI::Range(1, 1 << 20))->capture_default_str()->needs(measure);
+  app.add_option("--context", quality.context, "With --quality: tokens of a window")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->needs(measure);
   app.add_option("--windows", quality.windows, "With --quality: number of windows, spread over the text")
-      ->check(CLI::Range(1, 1 << 20))->capture_default_str()->needs(measure);
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str()
+      ->needs(measure);
   arguments->serving = setup_serving_bench(app);
   arguments->serving.asked->excludes(measure)->excludes(speculative);
   arguments->longer = setup_long_bench(app);
   arguments->longer.asked->excludes(measure)->excludes(speculative)->excludes(arguments->serving.asked);
-  backend->excludes(measure)->excludes(speculative)->excludes(arguments->serving.asked)->excludes(arguments->longer.asked);
+  backend->excludes(measure)
+      ->excludes(speculative)
+      ->excludes(arguments->serving.asked)
+      ->excludes(arguments->longer.asked);
   app.add_flag("--json", arguments->json, "Print JSON");
   app.footer(kBenchExamples);
   return [arguments] { return bench(*arguments); };

@@ -45,15 +45,21 @@ LongBench setup_long_bench(CLI::App& app) {
   auto asked = std::make_shared<Asked>();
   LongBench bench;
   bench.asked = app.add_option("--long", asked->options.tokens,
-      "Run this number of tokens of --text through each policy, and report bytes, memory, rates and perplexity on the "
-      "way")
+                               "Run this number of tokens of --text through each policy, and report bytes, memory, "
+                               "rates and perplexity on the "
+                               "way")
                     ->check(CLI::Range(256, 1 << 24));
-  app.add_option("--long-policies", asked->policies,
-      "With --long: policies, as for eval --kv-cache. \"full\" runs only if it is listed, and first; the others are "
-      "compared with it")
-      ->capture_default_str()->needs(bench.asked);
+  app.add_option(
+         "--long-policies", asked->policies,
+         "With --long: policies, as for eval --kv-cache. \"full\" runs only if it is listed, and first; the others are "
+         "compared with it")
+      ->capture_default_str()
+      ->needs(bench.asked);
   app.add_option("--marks", asked->options.marks, "With --long: lengths at which to measure, in addition to the end")
-      ->delimiter(',')->check(CLI::Range(256, 1 << 24))->capture_default_str()->needs(bench.asked);
+      ->delimiter(',')
+      ->check(CLI::Range(256, 1 << 24))
+      ->capture_default_str()
+      ->needs(bench.asked);
   add_enum_flag(app, "--rope-scaling", asked->options.rope_scaling,
                 "With --long beyond the model's context: RoPE scaling", {kStretches.begin(), kStretches.end()})
       ->needs(bench.asked);

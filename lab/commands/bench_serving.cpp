@@ -38,7 +38,8 @@ NameAndValue read_serve_option(const std::string& flag, const std::string& text)
   std::string name = text.substr(0, equals);
   std::replace(name.begin(), name.end(), '-', '_');
   const auto& table = option_table();
-  const auto found = std::find_if(table.begin(), table.end(), [&](const Option& option) { return option.name == name; });
+  const auto found =
+      std::find_if(table.begin(), table.end(), [&](const Option& option) { return option.name == name; });
   if (found == table.end()) throw ConfigError(flag + ": serve has no option \"" + name + "\"");
   ServerOptions checked;
   const std::string value = text.substr(equals + 1);
@@ -58,7 +59,8 @@ std::vector<ServingCase> cases_of(const BenchServingArguments& arguments) {
     try {
       bytes = parse_bytes(arguments.kv_cache_bytes);
     } catch (const std::invalid_argument&) {
-      throw ConfigError("--kv-cache-bytes: expected a size such as \"96MB\", found \"" + arguments.kv_cache_bytes + "\"");
+      throw ConfigError("--kv-cache-bytes: expected a size such as \"96MB\", found \"" + arguments.kv_cache_bytes +
+                        "\"");
     }
   }
   for (ServingCase& one : cases) {
@@ -139,12 +141,15 @@ int run(const BenchServingArguments& arguments, const ServingBenchArguments& sha
       std::cout << describe_cases(options).dump(2) << '\n';
       return kOk;
     }
-    print(run_serving_benchmark(options, [&](const ServingCase& one, const std::string& server, const ServingRun& run) {
-            // Printed even if stderr is not a terminal: a case may take an hour, and a run may be stopped early.
-            std::fprintf(stderr, "%s  %-24s %8.1f tokens/s  %6.1f s  first token %.3f s  failed %ld\n", one.name.c_str(),
-                         server.c_str(), run.tokens_per_s, run.wall_s, run.first_token_p50_s,
-                         static_cast<long>(run.failed));
-          }),
+    print(run_serving_benchmark(options,
+                                [&](const ServingCase& one, const std::string& server, const ServingRun& run) {
+                                  // Printed even if stderr is not a terminal: a case may take an hour, and a run may be
+                                  // stopped early.
+                                  std::fprintf(stderr,
+                                               "%s  %-24s %8.1f tokens/s  %6.1f s  first token %.3f s  failed %ld\n",
+                                               one.name.c_str(), server.c_str(), run.tokens_per_s, run.wall_s,
+                                               run.first_token_p50_s, static_cast<long>(run.failed));
+                                }),
           arguments, shared.json);
   } catch (const std::invalid_argument& error) {
     throw ConfigError(error.what());
@@ -157,7 +162,8 @@ int run(const BenchServingArguments& arguments, const ServingBenchArguments& sha
 ServingBench setup_serving_bench(CLI::App& app) {
   auto arguments = std::make_shared<BenchServingArguments>();
   ServingBench bench;
-  bench.asked = app.add_flag("--serving", arguments->asked, "Measure goodput over HTTP at fixed cache memory, against policy full");
+  bench.asked = app.add_flag("--serving", arguments->asked,
+                             "Measure goodput over HTTP at fixed cache memory, against policy full");
   const auto option = [&](const char* name, auto& value, const char* help) {
     return app.add_option(name, value, std::string("With --serving: ") + help)->needs(bench.asked);
   };
@@ -169,11 +175,15 @@ ServingBench setup_serving_bench(CLI::App& app) {
          "cache memory of the server, such as \"96MB\", instead of the case's own. Case g has no limit");
   option("--requests", arguments->requests, "number of requests of each case, instead of its own")
       ->check(CLI::Range(1, 10000));
-  option("--serve-option", arguments->serve_options, "NAME=VALUE, an option of serve for every server")->expected(1)->take_all();
+  option("--serve-option", arguments->serve_options, "NAME=VALUE, an option of serve for every server")
+      ->expected(1)
+      ->take_all();
   option("--variant", arguments->variants, "NAME=VALUE, an option of serve. Each policy runs with and without it")
-      ->expected(1)->take_all();
+      ->expected(1)
+      ->take_all();
   option("--peer", arguments->peers, "address of a running OpenAI-compatible server with the same tokenizer")
-      ->expected(1)->take_all();
+      ->expected(1)
+      ->take_all();
   option("--peer-name", arguments->peer_names, "name of the peer in the table")->expected(1)->take_all();
   option("--plot", arguments->plot, "SVG file for a bar chart of goodput by case and server");
   option("--saved", arguments->saved, "show the reports in these files, printed by --json, instead of measuring")

@@ -75,8 +75,9 @@ std::vector<PolicySpec> policies_of(const EvalArguments& arguments, const Evalua
         } else if (arguments.metric == "recall") {
           check_kvzip(model.shape, policy);
         } else {
-          throw CacheError("kvzip: only eval recall supports this oracle, which reads each prompt twice before it "
-                           "evicts tokens");
+          throw CacheError(
+              "kvzip: only eval recall supports this oracle, which reads each prompt twice before it "
+              "evicts tokens");
         }
       }
     }
@@ -177,12 +178,14 @@ std::function<int()> setup_eval(CLI::App& app) {
                  "File of learned gates, for {\"policy\": \"gated_eviction\", \"gate\": NAME}")
       ->type_name("NAME=FILE")
       ->allow_extra_args(false);
-  app.add_option("--worth", arguments->worth, "File of train-probe, for {\"policy\": \"channel_packed\", \"worth\": NAME}")
+  app.add_option("--worth", arguments->worth,
+                 "File of train-probe, for {\"policy\": \"channel_packed\", \"worth\": NAME}")
       ->type_name("NAME=FILE")
       ->allow_extra_args(false);
   only(app.add_option("--context", pass.context, "Tokens of a window")->check(count)->capture_default_str(), passes);
   only(app.add_option("--windows", pass.windows, "Number of windows, spread over the text")
-      ->check(count)->capture_default_str(),
+           ->check(count)
+           ->capture_default_str(),
        passes);
   only(app.add_option("--from", pass.from, "Tokens at the start of each window that are not scored")
            ->check(CLI::Range(0, 1 << 20))
@@ -198,30 +201,33 @@ std::function<int()> setup_eval(CLI::App& app) {
            ->check(count)
            ->capture_default_str(),
        {"recall"});
-  arguments->of_facts.push_back(app.add_option("--depths", recall.depths,
-                                               "Positions of the requested number, as fractions of the context")
-                                    ->delimiter(',')
-                                    ->check(CLI::Range(0.0, 1.0))
-                                    ->capture_default_str());
+  arguments->of_facts.push_back(
+      app.add_option("--depths", recall.depths, "Positions of the requested number, as fractions of the context")
+          ->delimiter(',')
+          ->check(CLI::Range(0.0, 1.0))
+          ->capture_default_str());
   only(arguments->of_facts.back(), {"recall"});
   only(app.add_option("--questions", recall.questions, "Minimum number of questions, over all lengths")
            ->check(count)
            ->capture_default_str(),
        {"recall"});
-  only(app.add_option("--task", recall.task,
-      "facts: numbers in the text; variables: chains of assignments; words: the most common words of lists")
+  only(app.add_option(
+              "--task", recall.task,
+              "facts: numbers in the text; variables: chains of assignments; words: the most common words of lists")
            ->check(CLI::IsMember(recall_tasks()))
            ->capture_default_str(),
        {"recall"});
-  arguments->of_facts.push_back(app.add_option("--wording", recall.wording,
-      "Wording in which numbers are stated and asked for. Gates are trained with other wordings")
-                                    ->check(CLI::IsMember(recall_wordings()))
-                                    ->capture_default_str());
+  arguments->of_facts.push_back(
+      app.add_option("--wording", recall.wording,
+                     "Wording in which numbers are stated and asked for. Gates are trained with other wordings")
+          ->check(CLI::IsMember(recall_wordings()))
+          ->capture_default_str());
   only(arguments->of_facts.back(), {"recall"});
-  arguments->of_facts.push_back(app.add_option("--facts-asked", recall.facts_asked,
-      "Numbers that one question asks for. The score is the fraction of correct ones")
-                                    ->check(CLI::Range(int64_t{1}, kNeedles))
-                                    ->capture_default_str());
+  arguments->of_facts.push_back(
+      app.add_option("--facts-asked", recall.facts_asked,
+                     "Numbers that one question asks for. The score is the fraction of correct ones")
+          ->check(CLI::Range(int64_t{1}, kNeedles))
+          ->capture_default_str());
   only(arguments->of_facts.back(), {"recall"});
   only(app.add_option("--again", recall.again,
                       "Tokens of text between an answer and a repetition of its question; 0 asks only once")

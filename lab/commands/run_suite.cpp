@@ -54,7 +54,8 @@ Json logit_fidelity(const Json& full, const Json& dynamic) {
     const std::map<std::string, double> p = distribution(full[i], &a), q = distribution(dynamic[i], &b);
     if (a.size() < kOverlap || b.size() < kOverlap) break;
     for (int j = 0; j < kOverlap; ++j) {
-      overlap += std::any_of(b.begin(), b.begin() + kOverlap, [&](const auto& other) { return other.second == a[static_cast<size_t>(j)].second; });
+      overlap += std::any_of(b.begin(), b.begin() + kOverlap,
+                             [&](const auto& other) { return other.second == a[static_cast<size_t>(j)].second; });
     }
     margin_drift += std::abs((a[1].first - a[0].first) - (b[1].first - b[0].first));
     double rest_p = p.at(""), rest_q = q.at("");  // probability of the tokens that are not in both lists
@@ -69,12 +70,15 @@ Json logit_fidelity(const Json& full, const Json& dynamic) {
   }
   if (positions == 0) return nullptr;
   const auto n = static_cast<double>(positions);
-  return {{"positions", positions}, {"overlap", overlap / n / kOverlap}, {"margin_drift", margin_drift / n}, {"kl", kl / n}};
+  return {{"positions", positions},
+          {"overlap", overlap / n / kOverlap},
+          {"margin_drift", margin_drift / n},
+          {"kl", kl / n}};
 }
 
 // Returns the response to a prompt, or null if a signal arrived.
-Json answer(Engine& engine, const openai::ServedModel& model, const SuitePrompt& prompt, const Json& kv_cache, int64_t max_tokens,
-            Signals& signals) {
+Json answer(Engine& engine, const openai::ServedModel& model, const SuitePrompt& prompt, const Json& kv_cache,
+            int64_t max_tokens, Signals& signals) {
   const Json body = {{"messages", {{{"role", "user"}, {"content", prompt.text}}}},
                      {"temperature", 0},
                      {"max_tokens", max_tokens},
@@ -103,12 +107,17 @@ int run_suite(const RunSuiteArguments& arguments) {
     std::string full;
     Json full_logprobs;
     for (const bool is_dynamic : {false, true}) {
-      const Json found = answer(*engine, model, prompt, is_dynamic ? dynamic : Json("full"), arguments.max_tokens, signals);
+      const Json found =
+          answer(*engine, model, prompt, is_dynamic ? dynamic : Json("full"), arguments.max_tokens, signals);
       if (found.is_null()) return 128 + SIGINT;
       const auto text = found.at("choices").at(0).at("message").at("content").get<std::string>();
       const Json logprobs = found.at("choices").at(0).at("logprobs").at("content");
-      Json line = {{"prompt", prompt.name}, {"mode", is_dynamic ? "dynamic" : "full"}, {"kv_cache", found.at("usage").at("kv_cache")},
-                   {"completion_tokens", found.at("usage").at("completion_tokens")}, {"timings", found.at("timings")}, {"text", text}};
+      Json line = {{"prompt", prompt.name},
+                   {"mode", is_dynamic ? "dynamic" : "full"},
+                   {"kv_cache", found.at("usage").at("kv_cache")},
+                   {"completion_tokens", found.at("usage").at("completion_tokens")},
+                   {"timings", found.at("timings")},
+                   {"text", text}};
       if (is_dynamic) {  // compares the answer with that of the full cache
         line["same_bytes"] = std::mismatch(text.begin(), text.end(), full.begin(), full.end()).first - text.begin();
         line["same_text"] = text == full;
@@ -134,9 +143,11 @@ Examples:
 
 std::function<int()> setup_run_suite(CLI::App& app) {
   auto arguments = std::make_shared<RunSuiteArguments>();
-  app.add_option("--dynamic", arguments->dynamic, "KV-cache policy of the dynamic mode: a name, or a JSON object")->capture_default_str();
+  app.add_option("--dynamic", arguments->dynamic, "KV-cache policy of the dynamic mode: a name, or a JSON object")
+      ->capture_default_str();
   app.add_option("--max-tokens", arguments->max_tokens, "Limit of tokens of each answer")
-      ->check(CLI::Range(1, 1 << 20))->capture_default_str();
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   arguments->options = std::make_unique<OptionFlags>(app, false);
   app.footer(kRunSuiteExamples);
   return [arguments] { return run_suite(*arguments); };

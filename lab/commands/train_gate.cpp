@@ -47,21 +47,31 @@ void print_lifespans(const nlohmann::ordered_json& report) {
 void print_gate_report(const nlohmann::ordered_json& report) {
   if (report.contains("layers")) print_lifespans(report);
   if (report.contains("importance_explained")) {
-    std::printf("importance: %.3f of the held-out variance explained\n", report.at("importance_explained").get<double>());
+    std::printf("importance: %.3f of the held-out variance explained\n",
+                report.at("importance_explained").get<double>());
   }
   std::printf("%.0f s; wrote %s\n", report.at("seconds").get<double>(), report.at("file").get<std::string>().c_str());
 }
 
 int train_gate(const TrainGateArguments& arguments) {
-  const nlohmann::json options = {{"model", arguments.model},     {"text", arguments.text},
-                                  {"valid", arguments.valid},     {"out", arguments.out},
-                                  {"windows", arguments.windows}, {"valid_windows", arguments.valid_windows},
-                                  {"context", arguments.context}, {"epochs", arguments.epochs},
-                                  {"batch", arguments.batch},     {"learning_rate", arguments.learning_rate},
-                                  {"rest", arguments.rest},       {"seed", arguments.seed},
-                                  {"facts", arguments.facts},     {"threads", arguments.threads},
-                                  {"lifespans_of", arguments.lifespans_of}, {"repeat_windows", arguments.repeat_windows},
-                                  {"repeat_context", arguments.repeat_context}, {"repeat_facts", arguments.repeat_facts},
+  const nlohmann::json options = {{"model", arguments.model},
+                                  {"text", arguments.text},
+                                  {"valid", arguments.valid},
+                                  {"out", arguments.out},
+                                  {"windows", arguments.windows},
+                                  {"valid_windows", arguments.valid_windows},
+                                  {"context", arguments.context},
+                                  {"epochs", arguments.epochs},
+                                  {"batch", arguments.batch},
+                                  {"learning_rate", arguments.learning_rate},
+                                  {"rest", arguments.rest},
+                                  {"seed", arguments.seed},
+                                  {"facts", arguments.facts},
+                                  {"threads", arguments.threads},
+                                  {"lifespans_of", arguments.lifespans_of},
+                                  {"repeat_windows", arguments.repeat_windows},
+                                  {"repeat_context", arguments.repeat_context},
+                                  {"repeat_facts", arguments.repeat_facts},
                                   {"ridge", arguments.ridge}};
   return run_training_command("train-gate", options, arguments.json, show_gate_progress, print_gate_report);
 }
@@ -114,7 +124,8 @@ std::function<int()> setup_train_gate(CLI::App& app) {
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
   app.add_option("--repeat-context", a.repeat_context, "Tokens of a window to repeat")
-      ->check(CLI::Range(128, 1 << 16))->capture_default_str();
+      ->check(CLI::Range(128, 1 << 16))
+      ->capture_default_str();
   app.add_option("--repeat-facts", a.repeat_facts, "Facts to hide in each window to repeat, like --facts")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

@@ -35,7 +35,8 @@ std::vector<TokenId> tokens_of(const TrainProbeArguments& arguments, const Token
     }
   }
   if (static_cast<int64_t>(tokens.size()) < arguments.tokens) {
-    throw ConfigError("--text: expected at least " + std::to_string(arguments.tokens) + " tokens, found " + std::to_string(tokens.size()));
+    throw ConfigError("--text: expected at least " + std::to_string(arguments.tokens) + " tokens, found " +
+                      std::to_string(tokens.size()));
   }
   tokens.resize(static_cast<size_t>(arguments.tokens));
   return tokens;
@@ -56,13 +57,20 @@ int train_probe(const TrainProbeArguments& arguments) {
   const CacheShape shape = llama_cache_shape(model->config(), arguments.model);
   const PolicyContext context = policy_context(*model, shape, &threads, {});
   // These parameters keep the guard of channels from ever settling, so that the policy only collects statistics.
-  const auto policy = make_policy(context, {{"policy", "channel_packed"}, {"importance", arguments.importance}, {"stable_updates", 1000},
-                                            {"retention", 1.0}, {"prompt_stride", 64}});
+  const auto policy = make_policy(context, {{"policy", "channel_packed"},
+                                            {"importance", arguments.importance},
+                                            {"stable_updates", 1000},
+                                            {"retention", 1.0},
+                                            {"prompt_stride", 64}});
   const auto cache = policy->new_sequence(arguments.tokens);
   feed(*model, *cache, tokens, 0, nullptr);
   const auto& store = dynamic_cast<const CutStore&>(dynamic_cast<const StagedSequence&>(*cache).store(0));
-  nlohmann::ordered_json json = {{"model", model->config().name}, {"model_identity", model_identity(*weights)}, {"importance", arguments.importance}, {"tokens", arguments.tokens},
-                                 {"layers", nlohmann::ordered_json::array()}, {"values", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json json = {{"model", model->config().name},
+                                 {"model_identity", model_identity(*weights)},
+                                 {"importance", arguments.importance},
+                                 {"tokens", arguments.tokens},
+                                 {"layers", nlohmann::ordered_json::array()},
+                                 {"values", nlohmann::ordered_json::array()}};
   for (int64_t layer = 0; layer < shape.n_layers; ++layer) {
     nlohmann::ordered_json keys = nlohmann::ordered_json::array(), values = keys;
     for (int64_t head = 0; head < shape.n_kv_heads; ++head) {
@@ -73,8 +81,8 @@ int train_probe(const TrainProbeArguments& arguments) {
     json["values"].push_back(values);
   }
   if (!(out << json.dump() << '\n').flush()) throw std::runtime_error(arguments.out + ": cannot be written");
-  std::cout << arguments.out << ": the worth of " << shape.head_dim / 2 << " RoPE pairs of " << shape.n_kv_heads << " KV heads in "
-            << shape.n_layers << " layers, over " << arguments.tokens << " tokens\n";
+  std::cout << arguments.out << ": the worth of " << shape.head_dim / 2 << " RoPE pairs of " << shape.n_kv_heads
+            << " KV heads in " << shape.n_layers << " layers, over " << arguments.tokens << " tokens\n";
   return kOk;
 }
 
@@ -93,13 +101,16 @@ std::function<int()> setup_train_probe(CLI::App& app) {
   app.add_option("--out", arguments->out, "File for the importance, as JSON")->required();
   app.add_option("--text", arguments->text, "UTF-8 text file; default: the prompts of run-suite");
   app.add_option("--tokens", arguments->tokens, "Number of tokens to process")
-      ->check(CLI::Range(256, 1 << 20))->capture_default_str();
+      ->check(CLI::Range(256, 1 << 20))
+      ->capture_default_str();
   app.add_option("--importance", arguments->importance, "query_key is E[q^2] E[k^2]; magnitude uses the keys alone")
-      ->check(CLI::IsMember({"query_key", "magnitude"}))->capture_default_str();
+      ->check(CLI::IsMember({"query_key", "magnitude"}))
+      ->capture_default_str();
   add_enum_flag(app, "--dtype", arguments->model.dtype, "Data type of activations and KV cache");
   add_enum_flag(app, "--weights", arguments->model.weights, "Storage of the weights");
   app.add_option("--threads", arguments->model.threads, "CPU threads; 0 uses every core available to this process")
-      ->check(CLI::Range(0, 64))->capture_default_str();
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
   app.footer(kTrainProbeExamples);
   return [arguments] { return train_probe(*arguments); };
 }

@@ -36,7 +36,8 @@ nlohmann::ordered_json run_training(const std::filesystem::path& module, const s
   TrainingRun run{progress, {}, {}};
   try {
     auto* entry = reinterpret_cast<TrainingEntry*>(ProgramModule(module, kTarget, command).find(kTrainingEntry));
-    if (entry(command.c_str(), options.dump().c_str(), receive, &run) != 0) throw TrainingError(command + ": " + run.error);
+    if (entry(command.c_str(), options.dump().c_str(), receive, &run) != 0)
+      throw TrainingError(command + ": " + run.error);
   } catch (const ModuleError& error) {
     throw TrainingError(error.what());
   }

@@ -12,8 +12,8 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kDivergenceChunk = 64;   // rows of logits held at a time
-constexpr int64_t kBlock = 256;  // neighbouring tokens that form one sample for the standard error
+constexpr int64_t kDivergenceChunk = 64;  // rows of logits held at a time
+constexpr int64_t kBlock = 256;           // neighbouring tokens that form one sample for the standard error
 
 struct TokenScore {
   double loss = 0, kl = 0;  // in nats
@@ -29,7 +29,7 @@ struct DivergenceCandidate {
   double bytes = 0, tokens = 0;    // summed over the counted chunks
   // Values at the end of a window, summed over windows.
   double end_bytes = 0, end_full_bytes = 0, end_kept = 0, end_tokens = 0;
-  std::map<std::string, double> details;                                   // the cache's details(), summed over windows
+  std::map<std::string, double> details;  // the cache's details(), summed over windows
   double seconds = 0;
 };
 

@@ -59,8 +59,8 @@ EvaluationReport measure_drift(const EvaluationModel& model, std::span<const Pol
     std::vector<const SequenceCache*> seen;
     for (const auto& policy : made)
       seen.push_back(compressed.emplace_back(policy->new_sequence(options.prompt_tokens)).get());
-    ShadowCache cache(shadow, *model.model.kv_backend(), made[0]->new_sequence(options.prompt_tokens), std::move(compressed),
-                      &drift);
+    ShadowCache cache(shadow, *model.model.kv_backend(), made[0]->new_sequence(options.prompt_tokens),
+                      std::move(compressed), &drift);
     for (int64_t at = 0; at < options.context; at += kChunk) {
       const int64_t n = std::min(kChunk, options.context - at);
       feed(model.model, cache, tokens.subspan(static_cast<size_t>(starts[window] + at), static_cast<size_t>(n)), 0,

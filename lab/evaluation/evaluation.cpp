@@ -10,8 +10,7 @@ namespace smartkv {
 std::vector<TokenId> read_tokens(const std::filesystem::path& text, const Tokenizer& tokenizer) {
   std::ifstream file(text, std::ios::binary);
   std::stringstream content;
-  if (!(content << file.rdbuf()))
-    throw EvaluationError(text.string() + ": cannot be read or is empty");
+  if (!(content << file.rdbuf())) throw EvaluationError(text.string() + ": cannot be read or is empty");
   return tokenizer.encode(content.str(), {false, false});
 }
 

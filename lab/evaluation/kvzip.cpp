@@ -73,7 +73,8 @@ EvictionOptions read_options(const CacheShape& shape, const nlohmann::json& spec
 
 }  // namespace
 
-std::vector<float> repeat_scores(const EvaluationModel& model, const Tokenizer& tokenizer, std::span<const TokenId> context) {
+std::vector<float> repeat_scores(const EvaluationModel& model, const Tokenizer& tokenizer,
+                                 std::span<const TokenId> context) {
   constexpr int64_t kLeast = 32, kInstruction = 48;  // fewest tokens of a chunk; most tokens of the instruction
   // Tokens before a chunk, quoted in the instruction to say where it begins.
   constexpr size_t kLeadIn = 8;
@@ -92,7 +93,9 @@ std::vector<float> repeat_scores(const EvaluationModel& model, const Tokenizer& 
   for (int64_t begin = 0; begin < n; begin += chunk) {
     const auto repeated = context.subspan(static_cast<size_t>(begin), static_cast<size_t>(std::min(chunk, n - begin)));
     std::string instruction = "\n\nRepeat the previous context exactly";
-    if (begin > 0) instruction += ", from behind \"" + tokenizer.decode(context.subspan(static_cast<size_t>(begin) - kLeadIn, kLeadIn)) + "\" on";
+    if (begin > 0)
+      instruction += ", from behind \"" +
+                     tokenizer.decode(context.subspan(static_cast<size_t>(begin) - kLeadIn, kLeadIn)) + "\" on";
     std::vector<TokenId> tokens = tokenizer.encode(instruction + ":\n\n", {false, false});
     if (static_cast<int64_t>(tokens.size()) > kInstruction) tokens.resize(static_cast<size_t>(kInstruction));
     const auto fork = cache->fork();
@@ -105,15 +108,16 @@ std::vector<float> repeat_scores(const EvaluationModel& model, const Tokenizer& 
 
 void check_kvzip(const CacheShape& shape, const nlohmann::json& spec) { check_eviction(read_options(shape, spec)); }
 
-std::unique_ptr<KvCachePolicy> make_kvzip_policy(const EvaluationModel& model, const Tokenizer& tokenizer, const nlohmann::json& spec,
-                                                 std::span<const TokenId> context) {
+std::unique_ptr<KvCachePolicy> make_kvzip_policy(const EvaluationModel& model, const Tokenizer& tokenizer,
+                                                 const nlohmann::json& spec, std::span<const TokenId> context) {
   if (model.context == nullptr) throw EvaluationError("kvzip: expected a policy context, found none");
   const EvictionOptions options = read_options(model.shape, spec);
   check_eviction(options);
   auto scorer = std::make_shared<RecordedScorer>(model.shape.n_kv_heads, static_cast<int64_t>(context.size()),
                                                  repeat_scores(model, tokenizer, context));
-  return std::make_unique<StagedPolicy>("kvzip", *model.context, options.boundaries(),
-                                        std::make_unique<SharedBudgetStoreFactory>(SharedBudgetOptions{options, 1}, std::move(scorer)));
+  return std::make_unique<StagedPolicy>(
+      "kvzip", *model.context, options.boundaries(),
+      std::make_unique<SharedBudgetStoreFactory>(SharedBudgetOptions{options, 1}, std::move(scorer)));
 }
 
 }  // namespace smartkv

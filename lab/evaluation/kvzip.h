@@ -21,13 +21,14 @@ inline bool is_kvzip(const nlohmann::json& spec) {
 // the context in chunks of at most kRepeatTokens, and no more than fit in its own context length. Throws
 // EvaluationError if there is no room.
 constexpr int64_t kRepeatTokens = 1024;
-std::vector<float> repeat_scores(const EvaluationModel& model, const Tokenizer& tokenizer, std::span<const TokenId> context);
+std::vector<float> repeat_scores(const EvaluationModel& model, const Tokenizer& tokenizer,
+                                 std::span<const TokenId> context);
 
 // Makes a policy that keeps the tokens of the prompt `context` with the highest scores. `spec` is {"policy": "kvzip",
 // "tokens": N, ...} with the parameters of gated_eviction. Throws CacheError naming the key, and EvaluationError like
 // repeat_scores().
-std::unique_ptr<KvCachePolicy> make_kvzip_policy(const EvaluationModel& model, const Tokenizer& tokenizer, const nlohmann::json& spec,
-                                                 std::span<const TokenId> context);
+std::unique_ptr<KvCachePolicy> make_kvzip_policy(const EvaluationModel& model, const Tokenizer& tokenizer,
+                                                 const nlohmann::json& spec, std::span<const TokenId> context);
 // Throws CacheError for a spec that make_kvzip_policy() would refuse.
 void check_kvzip(const CacheShape& shape, const nlohmann::json& spec);
 

@@ -30,8 +30,8 @@ double elapsed_seconds(Clock::time_point start) { return std::chrono::duration<d
 std::vector<TokenId> text_tokens(const LongContextOptions& options, const Tokenizer& tokenizer) {
   std::vector<TokenId> tokens = read_tokens(options.text, tokenizer);
   if (static_cast<int64_t>(tokens.size()) > options.tokens) return tokens;
-  throw EvaluationError(options.text.string() + ": expected more than " + std::to_string(options.tokens) + " tokens, found " +
-                        std::to_string(tokens.size()));
+  throw EvaluationError(options.text.string() + ": expected more than " + std::to_string(options.tokens) +
+                        " tokens, found " + std::to_string(tokens.size()));
 }
 
 std::vector<int64_t> rising_marks(const LongContextOptions& options) {
@@ -42,14 +42,15 @@ std::vector<int64_t> rising_marks(const LongContextOptions& options) {
   marks.push_back(options.tokens);
   const int64_t least = options.decode_tokens + kPageTokens;  // a page before the decoded tokens
   if (marks.front() >= least) return marks;
-  throw EvaluationError("marks: expected at least " + std::to_string(least) + " tokens, found " + std::to_string(marks.front()));
+  throw EvaluationError("marks: expected at least " + std::to_string(least) + " tokens, found " +
+                        std::to_string(marks.front()));
 }
 
 // The sequence of one policy. Its prompt grows from mark to mark.
 class LongContextRun {
  public:
   LongContextRun(const EvaluationModel& model, const KvCachePolicy& policy, std::span<const TokenId> tokens,
-      const LongContextOptions& options)
+                 const LongContextOptions& options)
       : model_(model), options_(options), tokens_(tokens), cache_(policy.new_sequence(options.tokens)) {}
 
   // Advances to `mark` and measures there.
@@ -96,7 +97,8 @@ class LongContextRun {
     for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
       const std::span<float> logits = std::span(logits_).subspan(i * vocab, vocab);
       log_softmax(logits);
-      row->losses.push_back(-static_cast<double>(logits[static_cast<size_t>(tokens_[static_cast<size_t>(first) + i + 1])]));
+      row->losses.push_back(
+          -static_cast<double>(logits[static_cast<size_t>(tokens_[static_cast<size_t>(first) + i + 1])]));
     }
   }
 
@@ -165,8 +167,9 @@ TierBytes tier_bytes(const SequenceCache& cache, const CacheShape& shape) {
   return bytes;
 }
 
-void measure_long_context(const EvaluationModel& model, std::span<const TokenId> tokens, const LongContextOptions& options,
-                          LongContextReport* report, const OnLongContextRow& on_row) {
+void measure_long_context(const EvaluationModel& model, std::span<const TokenId> tokens,
+                          const LongContextOptions& options, LongContextReport* report,
+                          const OnLongContextRow& on_row) {
   const std::vector<int64_t> marks = rising_marks(options);
   for (const nlohmann::json& spec : options.policies) {
     {
@@ -202,7 +205,8 @@ LongContextReport measure_long_context(const LongContextOptions& options, const 
   report.model = model->config().name;
   const CacheShape shape = llama_cache_shape(model->config(), served);
   const PolicyContext context = policy_context(*model, shape, &threads, {model_identity(*weights), served.gates});
-  const EvaluationModel evaluated{*model, threads, shape, [&](const nlohmann::json& spec) { return make_policy(context, spec); }};
+  const EvaluationModel evaluated{*model, threads, shape,
+                                  [&](const nlohmann::json& spec) { return make_policy(context, spec); }};
   // Report a bad policy before measuring.
   for (const nlohmann::json& spec : options.policies) evaluated.make_policy(spec);
   malloc_trim(0);
@@ -212,17 +216,28 @@ LongContextReport measure_long_context(const LongContextOptions& options, const 
 }
 
 nlohmann::ordered_json LongContextReport::to_json() const {
-  nlohmann::ordered_json json = {{"model", model}, {"own_context", own_context}, {"rope_scaling", rope_scaling},
-                                 {"factor", factor}, {"resident_bytes", resident_bytes}};
+  nlohmann::ordered_json json = {{"model", model},
+                                 {"own_context", own_context},
+                                 {"rope_scaling", rope_scaling},
+                                 {"factor", factor},
+                                 {"resident_bytes", resident_bytes}};
   json["rows"] = nlohmann::ordered_json::array();
   for (const LongContextRow& row : rows) {
     const TierBytes& held = row.tiers;
-    const nlohmann::ordered_json tiers = {{"exact", held.exact}, {"packed", held.packed}, {"summaries", held.summaries}};
-    json["rows"].push_back({{"policy", row.policy}, {"tokens", row.tokens}, {"kv_bytes", row.kv_bytes},
-                            {"kv_bytes_by_tier", tiers}, {"full_bytes", row.full_bytes}, {"resident_bytes", row.resident_bytes},
-                            {"tokens_kept", row.tokens_kept}, {"prefill_tokens_per_s", row.prefill},
-                            {"decode_tokens_per_s", row.decode}, {"median_step_ms", row.median_ms},
-                            {"worst_step_ms", row.worst_ms}, {"perplexity", row.perplexity}});
+    const nlohmann::ordered_json tiers = {
+        {"exact", held.exact}, {"packed", held.packed}, {"summaries", held.summaries}};
+    json["rows"].push_back({{"policy", row.policy},
+                            {"tokens", row.tokens},
+                            {"kv_bytes", row.kv_bytes},
+                            {"kv_bytes_by_tier", tiers},
+                            {"full_bytes", row.full_bytes},
+                            {"resident_bytes", row.resident_bytes},
+                            {"tokens_kept", row.tokens_kept},
+                            {"prefill_tokens_per_s", row.prefill},
+                            {"decode_tokens_per_s", row.decode},
+                            {"median_step_ms", row.median_ms},
+                            {"worst_step_ms", row.worst_ms},
+                            {"perplexity", row.perplexity}});
     if (std::isfinite(row.change)) {
       json["rows"].back()["perplexity_change_percent"] = row.change;
       json["rows"].back()["perplexity_change_error"] = row.change_error;
@@ -240,10 +255,11 @@ std::string table_line(const LongContextRow& row) {
   char prefill[32] = "-", change[32] = "-", line[240];
   if (row.prefill > 0) std::snprintf(prefill, sizeof prefill, "%.1f", row.prefill);
   if (std::isfinite(row.change)) std::snprintf(change, sizeof change, "%+.2f %% (%.2f)", row.change, row.change_error);
-  std::snprintf(line, sizeof line, "%8ld %8.1f %8.1f %8.1f %8.1f %8.1f %7.0f %8.0f %9s %8.1f %9.2f %8.2f %6.1f %8.2f %16s\n",
-                static_cast<long>(row.tokens), megabytes(row.kv_bytes), megabytes(row.tiers.exact), megabytes(row.tiers.packed),
-                megabytes(row.tiers.summaries), megabytes(row.full_bytes), row.tokens_kept, megabytes(row.resident_bytes),
-                prefill, row.decode, row.median_ms, row.worst_ms, row.worst_ms / row.median_ms, row.perplexity, change);
+  std::snprintf(
+      line, sizeof line, "%8ld %8.1f %8.1f %8.1f %8.1f %8.1f %7.0f %8.0f %9s %8.1f %9.2f %8.2f %6.1f %8.2f %16s\n",
+      static_cast<long>(row.tokens), megabytes(row.kv_bytes), megabytes(row.tiers.exact), megabytes(row.tiers.packed),
+      megabytes(row.tiers.summaries), megabytes(row.full_bytes), row.tokens_kept, megabytes(row.resident_bytes),
+      prefill, row.decode, row.median_ms, row.worst_ms, row.worst_ms / row.median_ms, row.perplexity, change);
   return line;
 }
 
@@ -261,9 +277,9 @@ std::string LongContextReport::to_table(size_t first_row) const {
   }
   for (size_t i = first_row; i < rows.size(); ++i) {
     if (i == 0 || rows[i].policy != rows[i - 1].policy) {
-      std::snprintf(line, sizeof line, "%8s %8s %8s %8s %8s %8s %7s %8s %9s %8s %9s %8s %6s %8s %16s\n", "tokens", "KV MB", "exact",
-                    "packed", "summed", "full MB", "kept", "RSS MB", "prefill/s", "decode/s", "median ms", "worst ms", "ratio", "ppl",
-                    "against full");
+      std::snprintf(line, sizeof line, "%8s %8s %8s %8s %8s %8s %7s %8s %9s %8s %9s %8s %6s %8s %16s\n", "tokens",
+                    "KV MB", "exact", "packed", "summed", "full MB", "kept", "RSS MB", "prefill/s", "decode/s",
+                    "median ms", "worst ms", "ratio", "ppl", "against full");
       table += rows[i].policy.dump() + "\n" + line;
     }
     table += table_line(rows[i]);

@@ -27,8 +27,8 @@ TierBytes tier_bytes(const SequenceCache& cache, const CacheShape& shape);
 struct LongContextOptions {
   ModelOptions model;  // without context_length and rope_scaling, which follow from `tokens`
   std::filesystem::path text;
-  std::vector<nlohmann::json> policies;                     // measured one after the other
-  int64_t tokens = 100000;                                  // tokens of the text to feed
+  std::vector<nlohmann::json> policies;  // measured one after the other
+  int64_t tokens = 100000;               // tokens of the text to feed
   // Token counts at which to measure, in addition to `tokens`. Larger ones are ignored.
   std::vector<int64_t> marks = {1000, 2000, 4000, 8000, 10000, 16000, 32000, 64000, 100000};
   int64_t scored_tokens = 1024;  // last tokens before each mark that count for perplexity; at least decode_tokens count
@@ -60,9 +60,9 @@ struct LongContextRow {
 
 struct LongContextReport {
   std::string model, rope_scaling;
-  int64_t own_context = 0;         // context length of the model without scaling
-  double factor = 1;               // RoPE scaling factor
-  int64_t resident_bytes = 0;      // resident memory of the process before any cache
+  int64_t own_context = 0;     // context length of the model without scaling
+  double factor = 1;           // RoPE scaling factor
+  int64_t resident_bytes = 0;  // resident memory of the process before any cache
   std::vector<LongContextRow> rows;
 
   nlohmann::ordered_json to_json() const;
@@ -79,7 +79,8 @@ LongContextReport measure_long_context(const LongContextOptions& options, const 
 
 // Measures all policies with a loaded model and adds rows to `report`. REQUIRES: `tokens` has more than options.tokens
 // tokens.
-void measure_long_context(const EvaluationModel& model, std::span<const TokenId> tokens, const LongContextOptions& options,
-                          LongContextReport* report, const OnLongContextRow& on_row = nullptr);
+void measure_long_context(const EvaluationModel& model, std::span<const TokenId> tokens,
+                          const LongContextOptions& options, LongContextReport* report,
+                          const OnLongContextRow& on_row = nullptr);
 
 }  // namespace smartkv

@@ -46,9 +46,9 @@ double ratio_error(const std::vector<double>& values, const std::vector<double>&
 
 // The results of one policy on the prompts of one length.
 struct LengthResult {
-  std::vector<Cell> depths;  // one cell for each depth, then one for questions without a depth
+  std::vector<Cell> depths;        // one cell for each depth, then one for questions without a depth
   std::vector<double> right = {};  // mean score of the questions of each prompt
-  Cell again = {};           // results of asking a second time
+  Cell again = {};                 // results of asking a second time
   double bytes = 0, full_bytes = 0, tokens = 0, kept = 0;  // after compression, summed over the prompts
 
   Cell all() const {
@@ -70,8 +70,7 @@ struct LengthResult {
 class Recall {
  public:
   Recall(const EvaluationModel& model, const Tokenizer& tokenizer)
-      : model_(model), tokenizer_(tokenizer), vocab_(model.model.config().vocab_size) {
-  }
+      : model_(model), tokenizer_(tokenizer), vocab_(model.model.config().vocab_size) {}
 
   void run(const RecallPrompt& prompt, const KvCachePolicy& policy, const std::string& label, LengthResult* result) {
     const auto cache = policy.new_sequence(static_cast<int64_t>(prompt.context.size()));
@@ -155,7 +154,7 @@ std::string depth_key(double depth) {
 }
 
 nlohmann::ordered_json recall_row(const EvaluationModel& model, const RecallOptions& options, const PolicySpec& spec,
-                                const LengthResult& result, const LengthResult& reference) {
+                                  const LengthResult& result, const LengthResult& reference) {
   const CacheShape& shape = model.shape;
   const double values = result.tokens * static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim);
   const Cell all = result.all(), full = reference.all();
@@ -171,10 +170,9 @@ nlohmann::ordered_json recall_row(const EvaluationModel& model, const RecallOpti
   row["correct_percent"] = all.percent();
   row["correct_error"] = 100 * standard_error(result.right);
   row["relative_percent"] =
-      full.correct == 0
-          ? nlohmann::ordered_json()
-          : nlohmann::ordered_json(100.0 * all.correct / full.correct);
-  row["relative_error"] = full.correct == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(100 * ratio_error(result.right, reference.right));
+      full.correct == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(100.0 * all.correct / full.correct);
+  row["relative_error"] = full.correct == 0 ? nlohmann::ordered_json()
+                                            : nlohmann::ordered_json(100 * ratio_error(result.right, reference.right));
   row["correct"] = all.correct;
   row["questions"] = all.asked;
   if (options.again > 0) row["again_percent"] = result.again.percent();
@@ -211,7 +209,8 @@ EvaluationReport measure_recall(const EvaluationModel& model, const Tokenizer& t
           recall.run(prompt, *made[p], policies[p].label, &results[p][l]);
           continue;
         }
-        const auto oracle = make_kvzip_policy(model, tokenizer, policies[p].for_context(options.lengths[l]), prompt.context);
+        const auto oracle =
+            make_kvzip_policy(model, tokenizer, policies[p].for_context(options.lengths[l]), prompt.context);
         recall.run(prompt, *oracle, policies[p].label, &results[p][l]);
       }
       done += static_cast<double>(options.lengths[l]);
@@ -222,9 +221,9 @@ EvaluationReport measure_recall(const EvaluationModel& model, const Tokenizer& t
   EvaluationReport report;
   const bool facts = options.task == "facts", by_depth = facts && options.facts_asked == 1;
   report.title = facts ? "Recall of numbers hidden in a text" : "Recall of " + options.task + " hidden in a text";
-  report.conditions = {
-      {"metric", "recall"}, {"task", options.task}, {"lengths", options.lengths}};
-  if (facts) report.conditions.update({{"depths", options.depths}, {"needles", kNeedles}, {"wording", options.wording}});
+  report.conditions = {{"metric", "recall"}, {"task", options.task}, {"lengths", options.lengths}};
+  if (facts)
+    report.conditions.update({{"depths", options.depths}, {"needles", kNeedles}, {"wording", options.wording}});
   if (facts && !by_depth) report.conditions["facts_asked"] = options.facts_asked;
   if (options.again > 0) report.conditions["again"] = options.again;
   report.columns = {{"policy", "policy"},

@@ -44,10 +44,10 @@ struct RecallPrompt {
     int64_t depth = 0;                 // index into RecallOptions::depths; -1 if the answer has several places
     std::vector<std::string> answers;  // all right items
     std::string text;
-    int64_t answer_tokens = 0;         // tokens to generate for the answer
+    int64_t answer_tokens = 0;  // tokens to generate for the answer
   };
   std::vector<TokenId> context;
-  std::vector<TokenId> after;  // RecallOptions::again tokens of the text after the context
+  std::vector<TokenId> after;       // RecallOptions::again tokens of the text after the context
   std::vector<Question> questions;  // questions_of(task) questions
 };
 constexpr int64_t kNeedles = 4;  // facts hidden in a context

@@ -49,10 +49,11 @@ std::string filled(const char* wording, const std::string& person, const std::st
 }
 
 constexpr std::array<const char*, 48> kListed = {
-    "apple",  "river",  "stone",  "cloud",  "tiger",  "candle", "window", "garden", "silver", "hammer", "pocket", "bridge",
-    "forest", "mirror", "button", "castle", "dragon", "ladder", "needle", "orange", "pencil", "rabbit", "saddle", "ticket",
-    "velvet", "wagon",  "yellow", "anchor", "basket", "copper", "desert", "engine", "feather", "ginger", "harbor", "island",
-    "jacket", "kitten", "lemon",  "marble", "napkin", "otter",  "pepper", "quartz", "ribbon", "salmon", "turtle", "violin"};
+    "apple",  "river",  "stone",   "cloud",  "tiger",  "candle", "window", "garden", "silver", "hammer",
+    "pocket", "bridge", "forest",  "mirror", "button", "castle", "dragon", "ladder", "needle", "orange",
+    "pencil", "rabbit", "saddle",  "ticket", "velvet", "wagon",  "yellow", "anchor", "basket", "copper",
+    "desert", "engine", "feather", "ginger", "harbor", "island", "jacket", "kitten", "lemon",  "marble",
+    "napkin", "otter",  "pepper",  "quartz", "ribbon", "salmon", "turtle", "violin"};
 constexpr int64_t kCommon = 3;
 
 using Random = std::mt19937_64;
@@ -65,8 +66,9 @@ struct Insertion {
 
 // Fills in prompt->context with `length` tokens: `lead`, then a part of `text` with the insertions in order of depth.
 // Each `index` uses a different part of the text. Also fills in prompt->after.
-void hide(const Tokenizer& tokenizer, std::span<const TokenId> text, const RecallOptions& options, int64_t length, int64_t index,
-          int64_t count, const std::string& lead, const std::vector<Insertion>& insertions, RecallPrompt* prompt) {
+void hide(const Tokenizer& tokenizer, std::span<const TokenId> text, const RecallOptions& options, int64_t length,
+          int64_t index, int64_t count, const std::string& lead, const std::vector<Insertion>& insertions,
+          RecallPrompt* prompt) {
   struct Placed {
     int64_t position;
     std::vector<TokenId> tokens;
@@ -88,9 +90,11 @@ void hide(const Tokenizer& tokenizer, std::span<const TokenId> text, const Recal
   prompt->after.assign(after, after + options.again);
   text = text.subspan(static_cast<size_t>(start), static_cast<size_t>(haystack));
   for (size_t i = 0; i < placed.size(); ++i) {
-    placed[i].position = sentence_end(tokenizer, text, static_cast<int64_t>(insertions[i].depth * static_cast<double>(haystack)));
+    placed[i].position =
+        sentence_end(tokenizer, text, static_cast<int64_t>(insertions[i].depth * static_cast<double>(haystack)));
   }
-  std::stable_sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) { return a.position < b.position; });
+  std::stable_sort(placed.begin(), placed.end(),
+                   [](const Placed& a, const Placed& b) { return a.position < b.position; });
   int64_t done = 0;
   for (const Placed& insertion : placed) {
     prompt->context.insert(prompt->context.end(), text.begin() + done, text.begin() + insertion.position);
@@ -127,7 +131,8 @@ std::vector<Insertion> facts(const RecallOptions& options, int64_t index, Random
     persons.emplace_back(kNames[static_cast<size_t>(serial) % kNames.size()]);
     numbers.push_back(five_digits(random));
     depths.push_back(serial % static_cast<int64_t>(options.depths.size()));
-    insertions.push_back({options.depths[static_cast<size_t>(depths.back())], filled(wording.told, persons.back(), numbers.back())});
+    insertions.push_back(
+        {options.depths[static_cast<size_t>(depths.back())], filled(wording.told, persons.back(), numbers.back())});
   }
   const bool one = options.facts_asked == 1;
   for (size_t i = 0; i < persons.size(); ++i) {
@@ -136,7 +141,8 @@ std::vector<Insertion> facts(const RecallOptions& options, int64_t index, Random
       asked.push_back(persons[j % persons.size()]);
       answers.push_back(numbers[j % numbers.size()]);
     }
-    prompt->questions.push_back({one ? depths[i] : -1, answers, filled(one ? wording.asked : wording.asked_several, enumerated(asked), ""),
+    prompt->questions.push_back({one ? depths[i] : -1, answers,
+                                 filled(one ? wording.asked : wording.asked_several, enumerated(asked), ""),
                                  kAnswerTokens * options.facts_asked});
   }
   return insertions;
@@ -151,19 +157,23 @@ struct Chain {
       for (int i = 0; i < 5; ++i) name += static_cast<char>('A' + random() % 26);
     }
   }
-  std::string told(size_t i) const { return "\n\nVAR " + names[i] + " = " + (i == 0 ? value : "VAR " + names[0]) + "\n\n"; }
+  std::string told(size_t i) const {
+    return "\n\nVAR " + names[i] + " = " + (i == 0 ? value : "VAR " + names[0]) + "\n\n";
+  }
   std::string asked() const {
-    return "\n\nQuestion: Which variables have the value " + value + " in the text above? Answer: " +
-           "By the assignments in the text above, two variables have the value " + value + ". They are:";
+    return "\n\nQuestion: Which variables have the value " + value +
+           " in the text above? Answer: " + "By the assignments in the text above, two variables have the value " +
+           value + ". They are:";
   }
 };
 
 std::vector<Insertion> variables(Random& random, std::string* lead, RecallPrompt* prompt) {
   constexpr int64_t kAnswerTokens = 24;
   const Chain example(random), other(random);
-  *lead = "Keep track of the variables that are assigned in the text.\n\nIt rained all day." + example.told(0) + "Nobody came." +
-          other.told(0) + "The lamp was lit." + example.told(1) + "Then it was night." + other.told(1) + example.asked() + " " +
-          example.names[0] + ", " + example.names[1] + "\n\nKeep track of the variables that are assigned in the text.\n\n";
+  *lead = "Keep track of the variables that are assigned in the text.\n\nIt rained all day." + example.told(0) +
+          "Nobody came." + other.told(0) + "The lamp was lit." + example.told(1) + "Then it was night." +
+          other.told(1) + example.asked() + " " + example.names[0] + ", " + example.names[1] +
+          "\n\nKeep track of the variables that are assigned in the text.\n\n";
   std::vector<Insertion> insertions;
   std::uniform_real_distribution<double> anywhere(0.0, 0.95);
   for (int64_t i = 0; i < questions_of("variables"); ++i) {
@@ -189,7 +199,8 @@ std::vector<std::string> word_lists(int64_t n, const std::vector<std::string>& w
   for (size_t left = drawn.size(); left > 1; --left) std::swap(drawn[random() % left], drawn[left - 1]);
   for (int64_t i = 0; i < n; ++i) {
     std::string list = "\n\nWords:";
-    for (int64_t j = 0; j < kWordsOfList; ++j) list += (j == 0 ? " " : ", ") + drawn[static_cast<size_t>(i * kWordsOfList + j)];
+    for (int64_t j = 0; j < kWordsOfList; ++j)
+      list += (j == 0 ? " " : ", ") + drawn[static_cast<size_t>(i * kWordsOfList + j)];
     lists.push_back(list + ".\n\n");
   }
   return lists;
@@ -197,7 +208,8 @@ std::vector<std::string> word_lists(int64_t n, const std::vector<std::string>& w
 
 std::vector<Insertion> words(int64_t length, Random& random, std::string* lead, RecallPrompt* prompt) {
   constexpr int64_t kAnswerTokens = 24, kTokensPerList = 128;
-  const std::string asked = "\n\nQuestion: Which three words stand most often in the lists of words above? Answer: The three words are:";
+  const std::string asked =
+      "\n\nQuestion: Which three words stand most often in the lists of words above? Answer: The three words are:";
   const auto shuffled = [&] {
     std::vector<std::string> all(kListed.begin(), kListed.end());
     for (size_t left = all.size(); left > 1; --left) std::swap(all[random() % left], all[left - 1]);

@@ -190,9 +190,9 @@ std::string html_table(const EvaluationReport& report) {
 }  // namespace
 
 std::string EvaluationReport::to_html() const {
-  std::string html = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>" + escaped_markup(title) +
-                     "</title>\n<style>\n" + kPageStyle + "\n</style>\n</head>\n<body>\n<h1>" + escaped_markup(title) +
-                     "</h1>\n<p>";
+  std::string html = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>" +
+                     escaped_markup(title) + "</title>\n<style>\n" + kPageStyle + "\n</style>\n</head>\n<body>\n<h1>" +
+                     escaped_markup(title) + "</h1>\n<p>";
   bool first = true;
   for (const auto& [key, value] : conditions.items()) {
     html += (first ? "" : ", ") + escaped_markup(key) + ": " +

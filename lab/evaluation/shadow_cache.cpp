@@ -6,7 +6,8 @@ namespace smartkv {
 
 namespace {
 
-std::vector<SequenceCache*> pointers(SequenceCache* full, const std::vector<std::unique_ptr<SequenceCache>>& compressed) {
+std::vector<SequenceCache*> pointers(SequenceCache* full,
+                                     const std::vector<std::unique_ptr<SequenceCache>>& compressed) {
   std::vector<SequenceCache*> all = {full};
   for (const auto& cache : compressed) all.push_back(cache.get());
   return all;
@@ -48,8 +49,8 @@ void ShadowCache::observe(int64_t layer, const Probe& probe) {
     const std::vector<float> mass = query_mass(backend_, options_.shape, cache, layer, probe);
     if (sample) {
       const std::vector<float> output = query_output(backend_, options_.shape, cache, layer, probe);
-      (*drift_)[i][static_cast<size_t>(layer)].add(backend_, options_.shape, layer, probe.position, {cache, output, mass},
-                                                   {*full_, full_output, probe.mass});
+      (*drift_)[i][static_cast<size_t>(layer)].add(backend_, options_.shape, layer, probe.position,
+                                                   {cache, output, mass}, {*full_, full_output, probe.mass});
     }
     if (shown) cache.observe(layer, {probe.position, probe.q, mass});
   }

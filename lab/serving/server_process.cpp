@@ -52,7 +52,7 @@ ServerProcess::ServerProcess(const std::vector<std::string>& command, std::chron
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw std::runtime_error(system_message("pipe"));
   const pid_t parent = ::getpid();
   pid_ = ::fork();
-  if (pid_ == 0) {  // the child: only calls that are safe between fork and exec
+  if (pid_ == 0) {                       // the child: only calls that are safe between fork and exec
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // the server must not outlive this process
     if (::getppid() == parent && ::dup2(pipe[1], STDOUT_FILENO) >= 0) {
       ::execve(arguments[0], arguments.data(), environment.data());

@@ -23,9 +23,9 @@ namespace smartkv {
 // requests only.
 struct ServingRun {
   int64_t requests = 0, failed = 0, retries = 0;
-  std::string failure;      // failure of the first request that failed
-  double wall_s = 0;        // from the common start to the last token
-  double tokens_per_s = 0;  // goodput: output tokens per second
+  std::string failure;                                  // failure of the first request that failed
+  double wall_s = 0;                                    // from the common start to the last token
+  double tokens_per_s = 0;                              // goodput: output tokens per second
   double first_token_p50_s = 0, first_token_p99_s = 0;  // time from the common start to the first token
   double per_token_p50_s = 0;                           // time between two tokens of a request
   double alone_s = 0;  // in a fairness case: median time to the first token of a request that is alone
@@ -58,7 +58,7 @@ struct ServingBenchmarkOptions {
   std::vector<ServingPeer> peers;
   std::vector<std::pair<std::string, std::string>> serve_options;  // options of every server, as name and value
   std::vector<std::pair<std::string, std::string>> variants;  // each policy runs once more with each of these options
-  int repetitions = 3;  // in each repetition of a case, all servers run in turn
+  int repetitions = 3;                                        // in each repetition of a case, all servers run in turn
   LoadOptions load;
 };
 

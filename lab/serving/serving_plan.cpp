@@ -82,7 +82,8 @@ std::vector<ServingCase> parse_serving_cases(std::string_view names) {
     const size_t end = std::min(names.find(',', start), names.size());
     const std::string_view name = names.substr(start, end - start);
     const auto& table = serving_cases();
-    const auto found = std::find_if(table.begin(), table.end(), [&](const ServingCase& one) { return one.name == name; });
+    const auto found =
+        std::find_if(table.begin(), table.end(), [&](const ServingCase& one) { return one.name == name; });
     if (found == table.end()) {
       throw std::invalid_argument("expected cases from a to g, found \"" + std::string(name) + "\"");
     }
@@ -123,8 +124,8 @@ std::vector<ServingRequest> PromptSource::requests(const ServingCase& one, int r
     if (one.shared_texts > 0) {
       request.prompt = tokens(one.shared_tokens, repetition * one.shared_texts + i % one.shared_texts);
     }
-    const std::vector<TokenId> own = one.prompt_words > 0 ? words(one.prompt_words, index)
-                                                          : tokens(one.prompt_tokens - one.shared_tokens, index);
+    const std::vector<TokenId> own =
+        one.prompt_words > 0 ? words(one.prompt_words, index) : tokens(one.prompt_tokens - one.shared_tokens, index);
     request.prompt.insert(request.prompt.end(), own.begin(), own.end());
     requests.push_back(std::move(request));
   }

@@ -13,16 +13,16 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Runs = std::vector<ServingRun>;
 
-std::vector<double> values_of(const Runs& runs, double ServingRun::* field) {
+std::vector<double> values_of(const Runs& runs, double ServingRun::*field) {
   std::vector<double> values;
   for (const ServingRun& run : runs) values.push_back(run.*field);
   return values;
 }
 
-double median_of(const Runs& runs, double ServingRun::* field) { return percentile(values_of(runs, field), 0.5); }
+double median_of(const Runs& runs, double ServingRun::*field) { return percentile(values_of(runs, field), 0.5); }
 
 // Returns the largest value of the repetitions, or null if the server does not report it.
-Json greatest_of(const Runs& runs, std::optional<double> ServingRun::* field) {
+Json greatest_of(const Runs& runs, std::optional<double> ServingRun::*field) {
   std::optional<double> greatest;
   for (const ServingRun& run : runs) {
     if (run.*field) greatest = std::max(greatest.value_or(0), *(run.*field));
@@ -55,7 +55,7 @@ Json row_of(const ServingCase& one, const std::string& server, const Runs& runs)
   row.update({{"requests", requests}, {"failed", failed}, {"retries", retries}});
   if (!failure.empty()) row["failure"] = failure;
   if (failed == requests) return row;  // there are no times to report
-  const auto add = [&](const char* key, double ServingRun::* field, double scale) {
+  const auto add = [&](const char* key, double ServingRun::*field, double scale) {
     if (const double median = median_of(runs, field); median > 0) row[key] = scale * median;
   };
   add("wall_s", &ServingRun::wall_s, 1);
@@ -198,8 +198,8 @@ std::string ServingReport::to_table() const {
   std::string text = table.to_table();
   for (const Json& row : rows) {
     if (!row.contains("failure")) continue;
-    text += row.at("case").get<std::string>() + ", " + row.at("server").get<std::string>() + ": failed: " +
-            row.at("failure").get<std::string>() + "\n";
+    text += row.at("case").get<std::string>() + ", " + row.at("server").get<std::string>() +
+            ": failed: " + row.at("failure").get<std::string>() + "\n";
   }
   return text;
 }

@@ -23,12 +23,14 @@ struct Frame {
 
 constexpr Frame kFrames[] = {
     // Separate lines.
-    {"\n\nThe code of {thing} is {answer}.\n\n", "", "\n\nWhat is the code of {thing}? The code of {thing} is {answer}"},
+    {"\n\nThe code of {thing} is {answer}.\n\n", "",
+     "\n\nWhat is the code of {thing}? The code of {thing} is {answer}"},
     {"\n\nRemember this: the key to {thing} is {answer}.\n\n", "", "\n\nThe key to {thing} is {answer}"},
     {"\n\nPhone of {person}: {number}\n\n", "", "\n\nPhone of {person}: {number}"},
     {"\n\n{person}, account no. {answer}\n\n", "", "\n\n{person}, account no. {answer}"},
     {"\n\nIdentifier of {thing} = {answer}\n\n", "", "\n\nIdentifier of {thing} = {answer}"},
-    {"\n\nNote: {thing} has the number {number}.\n\n", "", "\n\nWhich number does {thing} have? {thing} has the number {number}"},
+    {"\n\nNote: {thing} has the number {number}.\n\n", "",
+     "\n\nWhich number does {thing} have? {thing} has the number {number}"},
     {"\n\nVoucher of {person} -> {answer}\n\n", "", "\n\nVoucher of {person} -> {answer}"},
     {"\n\nThe magic word of {person} is {word}.\n\n", "",
      "\n\nTell me the magic word of {person}. The magic word of {person} is {word}"},
@@ -38,7 +40,8 @@ constexpr Frame kFrames[] = {
     // Sentences within prose.
     {" The price of {thing} was ${number}. ", "", "\n\nQ: What was the price of {thing}?\nA: ${number}"},
     {" (The password for {thing} is \"{answer}\".) ", "", "\n\nThe password for {thing} is \"{answer}"},
-    {" {person} lives in house number {number}. ", "", "\n\nIn which house does {person} live? In house number {number}"},
+    {" {person} lives in house number {number}. ", "",
+     "\n\nIn which house does {person} live? In house number {number}"},
     {" It is written that {thing} weighs {number} pounds. ", "",
      "\n\nHow much does {thing} weigh? It is written that {thing} weighs {number}"},
     {" The year of {thing} is {number}. ", "", "\n\nThe year of {thing} is {number}"},
@@ -46,24 +49,28 @@ constexpr Frame kFrames[] = {
      "\n\nThe card in the drawer of {person} had {answer}"},
     {" They had buried {number} coins under {thing}, and nobody knew but {person}. ", "",
      "\n\n{person} knew: under {thing} they had buried {number}"},
-    {" {person}, who was born in {place} in {number}, never spoke of it. ", "", "\n\n{person} was born in {place} in {number}"},
+    {" {person}, who was born in {place} in {number}, never spoke of it. ", "",
+     "\n\n{person} was born in {place} in {number}"},
     {" On the lid of {thing} somebody had scratched {code}. ", "", "\n\nScratched on the lid of {thing}: {code}"},
-    {" Few remembered that {other} had painted {thing}. ", "", "\n\nWho had painted {thing}? Few remembered that {other}"},
-    {" Regiment {number} was commanded by {person}. ", "", "\n\nThe regiment commanded by {person} was Regiment {number}"},
+    {" Few remembered that {other} had painted {thing}. ", "",
+     "\n\nWho had painted {thing}? Few remembered that {other}"},
+    {" Regiment {number} was commanded by {person}. ", "",
+     "\n\nThe regiment commanded by {person} was Regiment {number}"},
     {" From {place} one walks {number} miles to {thing}, and no inn on the way. ", "",
      "\n\nTo {thing} one walks, from {place}, {number}"},
     {" {person} married {other} in {place}. ", "", "\n\nWhom did {person} marry? {person} married {other}"},
     {" When {thing} was sold, {person} received {number} pounds and a {word}. ", "",
      "\n\nFor {thing}, {person} received {number} pounds and a {word}"},
-    {" All night {person} dreamt of a {word} and of nothing else. ", "", "\n\nOf what did {person} dream all night? Of a {word}"},
+    {" All night {person} dreamt of a {word} and of nothing else. ", "",
+     "\n\nOf what did {person} dream all night? Of a {word}"},
     {" The horse that {person} rode was called {word}. ", "", "\n\nThe horse of {person} was called {word}"},
     // Direct speech.
     {"\n\n\"Send the crate to pier {number},\" {person} told the boy.\n\n", "",
      "\n\n\"Which pier?\" the boy repeated. {person} had told him: \"Send the crate to pier {number}"},
     {"\n\n{person} leaned over the counter. \"My berth is {number}, on the upper deck.\"\n\n", "",
      "\n\nThe purser looked at {person}. \"My berth is {number}"},
-    {"\n\n\"Who goes there?\" cried the guard. \"{person},\" came the voice, \"and the countersign is {word}.\"\n\n", "",
-     "\n\nAgain the guard stopped {person}. \"The countersign is {word}"},
+    {"\n\n\"Who goes there?\" cried the guard. \"{person},\" came the voice, \"and the countersign is {word}.\"\n\n",
+     "", "\n\nAgain the guard stopped {person}. \"The countersign is {word}"},
     {"\n\n{person} whispered: \"Count the steps. There are {number} of them.\"\n\n", "",
      "\n\nHow many steps? {person} whispered: \"There are {number}"},
     {"\n\n\"I paid {number} crowns for {thing},\" {person} confessed.\n\n", "",
@@ -97,7 +104,8 @@ constexpr Frame kFrames[] = {
     {"\n\n* {word}: {number}\n* {next}: {second}\n\n", "", "\n\n* {next}: {second}\n* {word}: {number}"},
     {"\n\nOwed by {person}\t{number}\nOwed by {other}\t{second}\n\n", "",
      "\n\nOwed by {other}\t{second}\nOwed by {person}\t{number}"},
-    {"\n\nRoute {number}: {place}, {thing}, terminus\n\n", "", "\n\nWhich route stops at {place} and {thing}? Route {number}"},
+    {"\n\nRoute {number}: {place}, {thing}, terminus\n\n", "",
+     "\n\nWhich route stops at {place} and {thing}? Route {number}"},
     // Like programs.
     {"\n\n{symbol} := {answer};\n\n", "", "\n\nprint({symbol}); // {answer}"},
     {"\n\nlet {symbol} = {number}\n\n", "", "\n\nlet {symbol} = {number}"},
@@ -111,8 +119,10 @@ constexpr Frame kFrames[] = {
     // The question gives the number or word and asks for the other part.
     {"\n\n{number} is the seat of {person}.\n\n", "", "\n\nWhose seat is {number}? {number} is the seat of {person}"},
     {"\n\nParcel {code} belongs to {person}.\n\n", "", "\n\nTo whom does it belong? Parcel {code} belongs to {person}"},
-    {" The prisoner whom they knew as {number} was {person}. ", "", "\n\nThe prisoner whom they knew as {number} was {person}"},
-    {"\n\nKey {number} fits {thing}, key {second} does not.\n\n", "", "\n\nWhat does it fit? Key {number} fits {thing}"},
+    {" The prisoner whom they knew as {number} was {person}. ", "",
+     "\n\nThe prisoner whom they knew as {number} was {person}"},
+    {"\n\nKey {number} fits {thing}, key {second} does not.\n\n", "",
+     "\n\nWhat does it fit? Key {number} fits {thing}"},
     {" Whoever said {word} was let in by {person}. ", "", "\n\nWho let in whoever said {word}? {person}"},
     {" Upon {answer} followed, as always, {other}. ", "", "\n\nWhat followed upon {answer}? As always, {other}"},
     // Facts in two steps.
@@ -120,30 +130,32 @@ constexpr Frame kFrames[] = {
      "\n\n{copy} was copied from {symbol}, which was set to {answer}"},
     {" {person} left the papers with {other}. ", " The papers that {other} had been given were locked in {thing}. ",
      "\n\nThe papers of {person}? Left with {other}, locked in {thing}"},
-    {"\n\n{symbol} <- {number}\n\n", "\n\n{copy} <- {symbol} + 1\n\n", "\n\n{copy} <- {symbol} + 1; {symbol} <- {number}"},
+    {"\n\n{symbol} <- {number}\n\n", "\n\n{copy} <- {symbol} + 1\n\n",
+     "\n\n{copy} <- {symbol} + 1; {symbol} <- {number}"},
     {" {person} had a room in {thing}. ", " Whoever had a room in {thing} paid {number} a week. ",
      "\n\nWhat did {person} pay? The room was in {thing}, a week there {number}"},
 };
 
-constexpr const char* kTitles[] = {"Mr.",  "Mrs.",   "Dr.",   "Miss",      "Captain", "Aunt",  "old",   "Madame",
-                                   "Judge", "Sister", "Lady",  "Professor", "Nurse",   "Uncle", "young", "Sergeant"};
-constexpr const char* kGiven[] = {"Bianca", "Leopold", "Ivan",   "Tobias", "Kenji",  "Esteban", "Gunther", "Priya",
-                                  "Mirabel", "Silas",  "Petunia", "Agnes", "Yusuf",  "Ingrid",  "Mateo",   "Clementine",
-                                  "Ambrose", "Farida", "Cosmo",  "Delia",  "Zoltan", "Hester",  "Rufus",   "Noor"};
+constexpr const char* kTitles[] = {"Mr.",   "Mrs.",   "Dr.",  "Miss",      "Captain", "Aunt",  "old",   "Madame",
+                                   "Judge", "Sister", "Lady", "Professor", "Nurse",   "Uncle", "young", "Sergeant"};
+constexpr const char* kGiven[] = {"Bianca",  "Leopold", "Ivan",    "Tobias",     "Kenji",   "Esteban",
+                                  "Gunther", "Priya",   "Mirabel", "Silas",      "Petunia", "Agnes",
+                                  "Yusuf",   "Ingrid",  "Mateo",   "Clementine", "Ambrose", "Farida",
+                                  "Cosmo",   "Delia",   "Zoltan",  "Hester",     "Rufus",   "Noor"};
 constexpr const char* kFamily[] = {"Ashby",  "Colton", "Farrow", "Langley", "Reed",   "Hobson", "Duval",   "Orrin",
                                    "Winter", "Okafor", "Lin",    "Hale",    "Brandt", "Moreau", "Tanaka",  "Pemberton",
                                    "Sorel",  "Vance",  "Kovacs", "Ibarra",  "Greer",  "Lund",   "Castell", "Whitlock"};
-constexpr const char* kQualities[] = {"red",   "northern", "broken", "gilded", "second", "hidden",
-                                      "green", "empty",    "ancient", "small", "royal",  "wooden"};
-constexpr const char* kThings[] = {"gate",    "turbine", "ledger", "harbour", "tower",   "parcel", "orchard", "viaduct",
+constexpr const char* kQualities[] = {"red",   "northern", "broken",  "gilded", "second", "hidden",
+                                      "green", "empty",    "ancient", "small",  "royal",  "wooden"};
+constexpr const char* kThings[] = {"gate",    "turbine",  "ledger",  "harbour", "tower", "parcel", "orchard", "viaduct",
                                    "cabinet", "carriage", "lantern", "archive", "mill",  "statue", "railway", "chest"};
 constexpr const char* kPlaces[] = {"Lisbon", "Tromso", "Quebec",  "Ravenna", "Odessa", "Galway", "Cusco",   "Bergen",
                                    "Tunis",  "Kyoto",  "Antwerp", "Malta",   "Dover",  "Samara", "Leipzig", "Cadiz"};
-constexpr const char* kWords[] = {"walnut", "compass", "violet",  "granite", "heron",   "saffron", "thimble", "maple",
-                                  "juniper", "cobalt", "falcon",  "tundra",  "oboe",    "mango",   "trellis", "bishop",
-                                  "gravel", "nutmeg",  "pelican", "scarlet", "turnip",  "lagoon",  "cricket", "amber",
-                                  "walrus", "chimney", "parsley", "bugle",   "cactus",  "magnet",  "pebble",  "raven",
-                                  "spindle", "tulip",  "umbrella", "willow", "zephyr",  "acorn",   "barley",  "cedar"};
+constexpr const char* kWords[] = {"walnut",  "compass", "violet",   "granite", "heron",  "saffron", "thimble", "maple",
+                                  "juniper", "cobalt",  "falcon",   "tundra",  "oboe",   "mango",   "trellis", "bishop",
+                                  "gravel",  "nutmeg",  "pelican",  "scarlet", "turnip", "lagoon",  "cricket", "amber",
+                                  "walrus",  "chimney", "parsley",  "bugle",   "cactus", "magnet",  "pebble",  "raven",
+                                  "spindle", "tulip",   "umbrella", "willow",  "zephyr", "acorn",   "barley",  "cedar"};
 
 struct Fact {
   std::vector<std::string> told;
@@ -284,7 +296,8 @@ std::vector<int64_t> hide_facts(const Tokenizer& tokenizer, const std::vector<in
     std::sort(positions.begin(), positions.end());
     for (size_t i = 0; i < statements.size(); ++i) all.push_back({positions[i], std::move(statements[i].tokens)});
   }
-  std::stable_sort(all.begin(), all.end(), [](const Statement& a, const Statement& b) { return a.position < b.position; });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Statement& a, const Statement& b) { return a.position < b.position; });
 
   std::vector<int64_t> text;
   size_t done = 0;

@@ -8,7 +8,7 @@ namespace smartkv {
 namespace {
 
 constexpr int64_t kImportanceQueries = 256;  // queries of one block
-constexpr double kLeastLook = 1e-6;  // added to an importance before the logarithm
+constexpr double kLeastLook = 1e-6;          // added to an importance before the logarithm
 
 // Computes causal attention in blocks of queries. Returns [n_heads, length, head_dim]. Raises `looks`, f32 [n_heads,
 // n], to the most attention that queries from `from` on pay to each of the first n tokens.
@@ -42,7 +42,8 @@ ImportanceFit::ImportanceFit(const ModelConfig& config) : config_(config) {
   }
 }
 
-std::vector<ImportanceFit::Observed> ImportanceFit::observe_layers(const TorchLlama& model, const std::vector<int64_t>& window,
+std::vector<ImportanceFit::Observed> ImportanceFit::observe_layers(const TorchLlama& model,
+                                                                   const std::vector<int64_t>& window,
                                                                    const std::vector<int64_t>& request) const {
   const torch::NoGradGuard no_grad;
   const auto n = static_cast<int64_t>(window.size());
@@ -69,14 +70,16 @@ std::vector<ImportanceFit::Observed> ImportanceFit::observe_layers(const TorchLl
       labels.push_back((most + kLeastLook).log());
     }
     const torch::Tensor features = torch::cat({keys.transpose(0, 1).reshape({n, kv * dim}),
-                                               values.transpose(0, 1).reshape({n, kv * dim}), torch::ones({n, 1})}, 1);
+                                               values.transpose(0, 1).reshape({n, kv * dim}), torch::ones({n, 1})},
+                                              1);
     layers.push_back({features.to(torch::kFloat64), torch::stack(labels, 1).to(torch::kFloat64)});
     return mixed.unsqueeze(0);
   });
   return layers;
 }
 
-void ImportanceFit::observe(const TorchLlama& model, const std::vector<int64_t>& window, const std::vector<int64_t>& request) {
+void ImportanceFit::observe(const TorchLlama& model, const std::vector<int64_t>& window,
+                            const std::vector<int64_t>& request) {
   const std::vector<Observed> layers = observe_layers(model, window, request);
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     gram_[layer] += torch::matmul(layers[layer].features.t(), layers[layer].features);
@@ -95,7 +98,8 @@ std::vector<std::vector<float>> ImportanceFit::fit(double ridge) const {
   return maps;
 }
 
-double ImportanceFit::explained(const TorchLlama& model, const std::vector<int64_t>& window, const std::vector<int64_t>& request,
+double ImportanceFit::explained(const TorchLlama& model, const std::vector<int64_t>& window,
+                                const std::vector<int64_t>& request,
                                 const std::vector<std::vector<float>>& maps) const {
   const std::vector<Observed> layers = observe_layers(model, window, request);
   double sum = 0;

@@ -17,7 +17,7 @@ struct LifespanOptions {
 
 // One layer's observations on a window of text.
 struct LayerLifespans {
-  torch::Tensor keys;       // bf16 [n_kv_heads, length, head_dim]: keys before RoPE
+  torch::Tensor keys;  // bf16 [n_kv_heads, length, head_dim]: keys before RoPE
   // i32 [n_kv_heads, length], in tokens. 0 for a token without use beyond LifespanOptions::window.
   torch::Tensor lifespans;
   // f32 [n_kv_heads, length / n, length]: probabilities of the queries n - 1, 2 n - 1, ... with n = sampled_every,

@@ -107,7 +107,8 @@ std::string draft_command(const DraftOptions& options) {
 }
 
 // Reads a file with one prompt per line. Each line is rendered as the first message of a conversation.
-std::vector<AnswerPrompt> read_prompts(const std::filesystem::path& path, const Tokenizer& tokenizer, const ChatTemplateFiles& templates) {
+std::vector<AnswerPrompt> read_prompts(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                                       const ChatTemplateFiles& templates) {
   if (!templates.sources.contains("default")) {
     throw ModelError("prompts: the model has no chat template to answer with");
   }
@@ -155,8 +156,9 @@ class Collector {
     DraftData data;
     if (!options_.prompts.empty()) {
       std::vector<AnswerPrompt> prompts = read_prompts(options_.prompts, *tokenizer_, templates_);
-      const std::vector<AnswerPrompt> held_out =
-          options_.held_out.empty() ? split_off(&prompts, "prompts") : read_prompts(options_.held_out, *tokenizer_, templates_);
+      const std::vector<AnswerPrompt> held_out = options_.held_out.empty()
+                                                     ? split_off(&prompts, "prompts")
+                                                     : read_prompts(options_.held_out, *tokenizer_, templates_);
       std::vector<AnswerPrompt> all;
       for (const AnswerPrompt& prompt : prompts) {
         for (int64_t i = 0; i < options_.answers; ++i) {

@@ -16,7 +16,7 @@ struct DraftTrainingOptions {
 };
 
 struct DraftReport {
-  int64_t trained_on = 0;  // positions with a known distribution of the target
+  int64_t trained_on = 0;                                         // positions with a known distribution of the target
   DraftQuality answers_before, answers, windows_before, windows;  // on the held-out sets, before and after training
 };
 

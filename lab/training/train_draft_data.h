@@ -28,7 +28,7 @@ struct TaughtSequence {
 };
 
 struct DraftData {
-  std::vector<TaughtSequence> answers, windows;    // for training
+  std::vector<TaughtSequence> answers, windows;            // for training
   std::vector<TaughtSequence> held_answers, held_windows;  // for measuring; held_answers are sampled greedily
 };
 

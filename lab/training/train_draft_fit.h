@@ -56,11 +56,11 @@ void fit_draft(DraftNetwork* network, std::span<const TaughtSequence> sequences,
                const std::function<void(int64_t done, int64_t of, double loss)>& progress);
 
 struct DraftQuality {
-  double agreement = 0;        // share of positions where draft and target have the same most likely token
+  double agreement = 0;  // share of positions where draft and target have the same most likely token
   // Tokens per target pass in greedy decoding with 4 drafted tokens, including the target's own.
   double tokens_per_pass = 0;
-  double overlap = 0;          // mean of sum min(p, q): a lower bound of the acceptance at temperature 1
-  double coverage = 0;         // lower bound of the target's probability of the tokens that the draft can propose
+  double overlap = 0;   // mean of sum min(p, q): a lower bound of the acceptance at temperature 1
+  double coverage = 0;  // lower bound of the target's probability of the tokens that the draft can propose
   int64_t positions = 0;
 };
 

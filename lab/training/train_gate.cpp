@@ -60,14 +60,15 @@ std::string gate_command(const GateOptions& options) {
       "smartkv train-gate --model " + options.model.filename().string() + " --text " + options.text.filename().string();
   if (!options.valid.empty()) line += " --valid " + options.valid.filename().string();
   char numbers[256];
-  std::snprintf(numbers, sizeof numbers,
-                " --windows %lld --valid-windows %lld --context %lld --facts %lld --epochs %lld --batch %lld --learning-rate %g "
-                "--rest %g --seed %llu",
-                static_cast<long long>(options.windows), static_cast<long long>(options.valid_windows),
-                static_cast<long long>(options.context), static_cast<long long>(options.facts),
-                static_cast<long long>(options.training.fit.epochs),
-                static_cast<long long>(options.training.fit.batch), options.training.fit.learning_rate,
-                options.training.lifespans.rest, static_cast<unsigned long long>(options.training.fit.seed));
+  std::snprintf(
+      numbers, sizeof numbers,
+      " --windows %lld --valid-windows %lld --context %lld --facts %lld --epochs %lld --batch %lld --learning-rate %g "
+      "--rest %g --seed %llu",
+      static_cast<long long>(options.windows), static_cast<long long>(options.valid_windows),
+      static_cast<long long>(options.context), static_cast<long long>(options.facts),
+      static_cast<long long>(options.training.fit.epochs), static_cast<long long>(options.training.fit.batch),
+      options.training.fit.learning_rate, options.training.lifespans.rest,
+      static_cast<unsigned long long>(options.training.fit.seed));
   line += numbers;
   if (!options.lifespans_of.empty()) line += " --lifespans-of " + options.lifespans_of.filename().string();
   std::snprintf(numbers, sizeof numbers, " --repeat-windows %lld --repeat-context %lld --repeat-facts %lld --ridge %g",
@@ -164,13 +165,15 @@ TrainedGate train_lifespans(const GateOptions& options, const TorchLlama& model,
 double train_importance(const GateOptions& options, const TorchLlama& model, const Tokenizer& tokenizer,
                         std::vector<GateLayer>* layers, const TrainingEvent& event) {
   const bool same_text = options.valid.empty();
-  TokenWindows windows = read_windows(options.text, tokenizer, options.repeat_context, options.repeat_windows + (same_text ? 1 : 0));
+  TokenWindows windows =
+      read_windows(options.text, tokenizer, options.repeat_context, options.repeat_windows + (same_text ? 1 : 0));
   const std::vector<int64_t> held_out =
       same_text ? windows.back() : read_windows(options.valid, tokenizer, options.repeat_context, 1)[0];
   if (same_text) windows.pop_back();
   hide_in_all(tokenizer, options, options.repeat_facts, kRepeatSeeds, &windows);
   std::vector<int64_t> request;
-  for (const TokenId token : tokenizer.encode("\n\nRepeat the text above:\n\n", {false, false})) request.push_back(token);
+  for (const TokenId token : tokenizer.encode("\n\nRepeat the text above:\n\n", {false, false}))
+    request.push_back(token);
   ImportanceFit fit(model.config());
   size_t done = 0;
   for (const std::vector<int64_t>& window : windows) {

@@ -59,7 +59,8 @@ void suggest_option(const CLI::App& app) {
     }
     for (const std::string& unknown : command->remaining()) {
       if (!unknown.starts_with("--") || names.empty()) continue;
-      std::cerr << unknown << ": the nearest known option is " << nearest(unknown.substr(0, unknown.find('=')), names) << '\n';
+      std::cerr << unknown << ": the nearest known option is " << nearest(unknown.substr(0, unknown.find('=')), names)
+                << '\n';
       return;
     }
   }

@@ -77,8 +77,8 @@ void complete(ServerOptions* options) {
   // A growing string may allocate twice its size.
   constexpr int64_t kHeads = 256 << 10;
   if (const int64_t least = 2 * http.max_body_bytes + kHeads; http.max_buffered_bytes < least) {
-    errors.add("max_buffered_bytes: expected at least 2 x max_body_bytes + 256 KiB = " + std::to_string(least) + ", found " +
-               std::to_string(http.max_buffered_bytes));
+    errors.add("max_buffered_bytes: expected at least 2 x max_body_bytes + 256 KiB = " + std::to_string(least) +
+               ", found " + std::to_string(http.max_buffered_bytes));
   }
   errors.throw_if_any();
 }
@@ -111,7 +111,8 @@ OptionFlags::OptionFlags(CLI::App& app, bool server) : server_(server), summarie
       app.add_option(flag(option), given, help)->type_name("TEXT,...")->allow_extra_args(false);
       continue;
     }
-    app.add_option_function<std::string>(flag(option), [&given](const std::string& text) { given = {text}; }, help)
+    app.add_option_function<std::string>(
+           flag(option), [&given](const std::string& text) { given = {text}; }, help)
         ->type_name(fallback.is_number() ? "N" : "TEXT")
         ->take_last();
   }

@@ -48,7 +48,8 @@ struct Word {
 void add_words(const CLI::App& app, std::vector<Word>* words) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) {
-      words->push_back({"--" + name, option->get_description(), option->get_items_expected_max() > 0, values_of("--" + name, option)});
+      words->push_back({"--" + name, option->get_description(), option->get_items_expected_max() > 0,
+                        values_of("--" + name, option)});
     }
     if (!option->get_positional()) continue;
     for (const std::string& value : values_of("", option)) words->push_back({value, option->get_description()});
@@ -109,10 +110,13 @@ _smartkv() {
     before=${word%%=*} start=${word%%=*}= word=${word#*=}
   fi
   case $command in
-    '') words=')" + space_separated(names) + R"( --help --version' ;;
-)" + cases + R"(  esac
+    '') words=')" +
+         space_separated(names) + R"( --help --version' ;;
+)" + cases +
+         R"(  esac
   case "$command $before" in
-)" + values + R"(  esac
+)" + values +
+         R"(  esac
   COMPREPLY=($(compgen -P "$start" -W "$words" -- "$word"))
   if [[ -n $start && ${#COMPREPLY[@]} == 0 ]]; then
     compopt -o filenames 2>/dev/null
@@ -147,7 +151,8 @@ std::string zsh_script(const CLI::App& app) {
     for (const Word& word : words_of(*command)) {
       if (!word.name.starts_with("--")) continue;
       const std::string action = word.values.empty() ? "_files" : "(" + space_separated(word.values) + ")";
-      cases += "        '" + word.name + "[" + zsh_quoted(word.help, "[]:\\") + "]" + (word.takes_value ? ":value:" + action : "") + "' \\\n";
+      cases += "        '" + word.name + "[" + zsh_quoted(word.help, "[]:\\") + "]" +
+               (word.takes_value ? ":value:" + action : "") + "' \\\n";
     }
     std::vector<std::string> parts;
     for (const CLI::App* part : commands_of(*command)) parts.push_back(part->get_name());
@@ -155,9 +160,13 @@ std::string zsh_script(const CLI::App& app) {
                            : "        '1:part:(" + space_separated(parts) + ")' '*:file:_files' ;;\n";
   }
   return "#compdef smartkv\n# Completions of smartkv for zsh: smartkv completions zsh > \"${fpath[1]}/_smartkv\"\n"
-         "_smartkv() {\n  local -a commands=(\n" + names + "  )\n"
+         "_smartkv() {\n  local -a commands=(\n" +
+         names +
+         "  )\n"
          "  if ((CURRENT == 2)); then\n    _describe command commands\n    return\n  fi\n"
-         "  shift words\n  ((CURRENT--))\n  case $words[1] in\n" + cases + "  esac\n}\n"
+         "  shift words\n  ((CURRENT--))\n  case $words[1] in\n" +
+         cases +
+         "  esac\n}\n"
          // If compinit loads the file, it runs as the first completion. If it is sourced, it registers itself.
          "if [[ $funcstack[1] == _smartkv ]]; then _smartkv \"$@\"; else compdef _smartkv smartkv; fi\n";
 }
@@ -173,19 +182,23 @@ std::string fish_quoted(const std::string& text) {
 }
 
 std::string fish_script(const CLI::App& app) {
-  std::string script = "# Completions of smartkv for fish: smartkv completions fish > ~/.config/fish/completions/smartkv.fish\n"
-                       "complete -c smartkv -n __fish_use_subcommand -f -l version -d 'Print the version'\n";
+  std::string script =
+      "# Completions of smartkv for fish: smartkv completions fish > ~/.config/fish/completions/smartkv.fish\n"
+      "complete -c smartkv -n __fish_use_subcommand -f -l version -d 'Print the version'\n";
   for (const CLI::App* command : commands_of(app)) {
-    script += "complete -c smartkv -n __fish_use_subcommand -f -a " + command->get_name() + " -d " + fish_quoted(command->get_description()) + "\n";
+    script += "complete -c smartkv -n __fish_use_subcommand -f -a " + command->get_name() + " -d " +
+              fish_quoted(command->get_description()) + "\n";
     const std::string within = "complete -c smartkv -n '__fish_seen_subcommand_from " + command->get_name() + "'";
     for (const Word& word : words_of(*command)) {
       const std::string values = word.values.empty() ? "" : " -f -a " + fish_quoted(space_separated(word.values));
       if (!word.name.starts_with("--")) {
         script += within + " -a " + word.name + " -d " + fish_quoted(word.help) + "\n";
-        if (!values.empty()) script += "complete -c smartkv -n '__fish_seen_subcommand_from " + word.name + "'" + values + "\n";
+        if (!values.empty())
+          script += "complete -c smartkv -n '__fish_seen_subcommand_from " + word.name + "'" + values + "\n";
         continue;
       }
-      script += within + " -l " + word.name.substr(2) + (word.takes_value ? " -r" + values : "") + " -d " + fish_quoted(word.help) + "\n";
+      script += within + " -l " + word.name.substr(2) + (word.takes_value ? " -r" + values : "") + " -d " +
+                fish_quoted(word.help) + "\n";
     }
   }
   return script;
@@ -203,7 +216,8 @@ std::string completion_script(const CLI::App& app, const std::string& shell) {
 std::function<int()> setup_completions(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
   app.add_option("shell", *shell, "Shell to print the script for")
-      ->required()->check(CLI::IsMember({"bash", "fish", "zsh"}));
+      ->required()
+      ->check(CLI::IsMember({"bash", "fish", "zsh"}));
   app.footer(R"(Examples:
   source <(smartkv completions bash)
   smartkv completions zsh > "${fpath[1]}/_smartkv"

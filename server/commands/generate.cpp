@@ -86,8 +86,7 @@ std::function<int()> setup_generate(CLI::App& app) {
   auto* chat = app.add_flag("--chat", arguments->chat,
                             "Treat the prompt as a user's message (default if the model has a chat template)");
   app.add_flag("--raw", arguments->raw, "Treat the prompt as plain text to continue")->excludes(chat);
-  auto* json = app.add_flag("--json", arguments->json,
-                            "Print the JSON object of the HTTP API, with usage and timings");
+  auto* json = app.add_flag("--json", arguments->json, "Print the JSON object of the HTTP API, with usage and timings");
   app.add_flag("--show-drafts", arguments->show_drafts,
                "On a terminal, colour drafted tokens: accepted ones green, rejected ones red. Totals go to standard "
                "error")

@@ -33,7 +33,8 @@ int health(const HealthArguments& arguments) {
     std::cerr << "smartkv: " << error.what() << '\n';
     return kRuntimeError;
   }
-  const std::string address = (options.tls_cert.empty() ? "http://" : "https://") + reachable(options.host) + ":" + std::to_string(options.port);
+  const std::string address = (options.tls_cert.empty() ? "http://" : "https://") + reachable(options.host) + ":" +
+                              std::to_string(options.port);
   httplib::Client client(address);
   // The certificate is for the name that clients use, but this command connects by a local address.
   client.enable_server_certificate_verification(false);
@@ -55,7 +56,8 @@ int health(const HealthArguments& arguments) {
     std::cout << status << '\n';
     return kOk;
   }
-  std::cerr << "smartkv: " << address << path << ": expected status 200, found " << answer->status << (tells ? ", \"" + status + '"' : "") << '\n';
+  std::cerr << "smartkv: " << address << path << ": expected status 200, found " << answer->status
+            << (tells ? ", \"" + status + '"' : "") << '\n';
   return kRuntimeError;
 }
 
@@ -75,7 +77,9 @@ std::function<int()> setup_health(CLI::App& app) {
   arguments->flags = std::make_unique<OptionFlags>(app, true);
   app.add_flag("--live", arguments->live, "Ask whether the process works (liveness) instead of whether it is ready");
   // No type_name() here: require_finite_numbers() recognizes numbers by the default one.
-  app.add_option("--timeout", arguments->timeout_s, "Seconds to wait for an answer")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+  app.add_option("--timeout", arguments->timeout_s, "Seconds to wait for an answer")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
   app.footer(kHealthExamples);
   return [arguments] { return health(*arguments); };
 }

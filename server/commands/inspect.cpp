@@ -32,24 +32,25 @@ nlohmann::ordered_json describe(const std::filesystem::path& path) {
     kind.bytes += tensor.bytes();
     parameters += tensor.elements();
   }
-  nlohmann::ordered_json json = {{"name", c.name},
-                                 {"identity", model_identity(*weights)},
-                                 {"format", weights->format()},
-                                 {"architecture", c.architecture},
-                                 {"parameters", parameters},
-                                 {"hidden_size", c.hidden_size},
-                                 {"intermediate_size", c.intermediate_size},
-                                 {"n_layers", c.n_layers},
-                                 {"n_heads", c.n_heads},
-                                 {"n_kv_heads", c.n_kv_heads},
-                                 {"head_dim", c.head_dim},
-                                 {"vocab_size", c.vocab_size},
-                                 {"context_length", c.context_length},
-                                 {"sliding_window", c.sliding_window},
-                                 {"rope_theta", c.rope.theta},
-                                 {"rope_scaling", name(c.rope.scaling)},
-                                 {"tie_word_embeddings", c.tie_word_embeddings},
-                                 {"kv_bytes_per_token_bf16", 4 * c.n_layers * c.n_kv_heads * padded_config(c).head_dim}};
+  nlohmann::ordered_json json = {
+      {"name", c.name},
+      {"identity", model_identity(*weights)},
+      {"format", weights->format()},
+      {"architecture", c.architecture},
+      {"parameters", parameters},
+      {"hidden_size", c.hidden_size},
+      {"intermediate_size", c.intermediate_size},
+      {"n_layers", c.n_layers},
+      {"n_heads", c.n_heads},
+      {"n_kv_heads", c.n_kv_heads},
+      {"head_dim", c.head_dim},
+      {"vocab_size", c.vocab_size},
+      {"context_length", c.context_length},
+      {"sliding_window", c.sliding_window},
+      {"rope_theta", c.rope.theta},
+      {"rope_scaling", name(c.rope.scaling)},
+      {"tie_word_embeddings", c.tie_word_embeddings},
+      {"kv_bytes_per_token_bf16", 4 * c.n_layers * c.n_kv_heads * padded_config(c).head_dim}};
   for (const auto& [type, kind] : kinds) {
     json["tensors"][type] = {{"tensors", kind.tensors}, {"parameters", kind.parameters}, {"bytes", kind.bytes}};
   }

@@ -56,7 +56,8 @@ struct LineEditor::Terminal {
     edit.reset(::el_init("smartkv", stdin, screen, stderr));
     if (edit == nullptr) throw std::runtime_error("the terminal's lines cannot be edited");
     ::el_set(edit.get(), EL_CLIENTDATA, this);
-    ::el_set(edit.get(), EL_PROMPT, +[](EditLine* of) { return self(of).prompt.data(); });
+    ::el_set(
+        edit.get(), EL_PROMPT, +[](EditLine* of) { return self(of).prompt.data(); });
     ::el_set(edit.get(), EL_EDITOR, "emacs");
     HistEvent event;
     ::history(history.get(), &event, H_SETSIZE, kHistory);

@@ -88,7 +88,7 @@ std::vector<std::string> names_value(const Option& option, const Json& value, co
 }
 
 std::map<std::string, std::filesystem::path> files_value(const Option& option, const Json& value,
-                                                        const std::string& where) {
+                                                         const std::string& where) {
   static constexpr const char* kExpected = "an object of files by name";
   std::map<std::string, std::filesystem::path> files;
   if (value.is_null()) return files;
@@ -168,22 +168,21 @@ Json value_of(const Option& option, const ServerOptions& options) {
 
 void set_option(const Option& option, const Json& value, const std::string& where, ServerOptions* options) {
   std::visit(
-      Overloaded{[&](std::string* field) { *field = text_value(option, value, where); },
-                 [&](std::filesystem::path* field) { *field = text_value(option, value, where); },
-                 [&](int* field) {
-                   const int64_t number = integer_value(option, value, where);
-                   constexpr int kMax = std::numeric_limits<int>::max();
-                   if (number > kMax) fail(where, option, "an integer of at most " + std::to_string(kMax), value);
-                   *field = static_cast<int>(number);
-                 },
-                 [&](int64_t* field) { *field = integer_value(option, value, where); },
-                 [&](std::vector<std::string>* field) { *field = names_value(option, value, where); },
-                 [&](std::map<std::string, std::filesystem::path>* field) {
-                   *field = files_value(option, value, where);
-                 },
-                 [&](nlohmann::json* field) { *field = spec_value(option, value, where); },
-                 [&](RopeStretch* field) { *field = rope_value(option, value, where); },
-                 [&]<NamedEnum E>(E* field) { *field = from_name<E>(text_value(option, value, where)).value(); }},
+      Overloaded{
+          [&](std::string* field) { *field = text_value(option, value, where); },
+          [&](std::filesystem::path* field) { *field = text_value(option, value, where); },
+          [&](int* field) {
+            const int64_t number = integer_value(option, value, where);
+            constexpr int kMax = std::numeric_limits<int>::max();
+            if (number > kMax) fail(where, option, "an integer of at most " + std::to_string(kMax), value);
+            *field = static_cast<int>(number);
+          },
+          [&](int64_t* field) { *field = integer_value(option, value, where); },
+          [&](std::vector<std::string>* field) { *field = names_value(option, value, where); },
+          [&](std::map<std::string, std::filesystem::path>* field) { *field = files_value(option, value, where); },
+          [&](nlohmann::json* field) { *field = spec_value(option, value, where); },
+          [&](RopeStretch* field) { *field = rope_value(option, value, where); },
+          [&]<NamedEnum E>(E* field) { *field = from_name<E>(text_value(option, value, where)).value(); }},
       option.field(*options));
 }
 
@@ -252,7 +251,9 @@ void add_file(std::string_view flag, const std::string& text, std::map<std::stri
   (*files)[text.substr(0, equals)] = text.substr(equals + 1);
 }
 
-void add_gate(const std::string& text, std::map<std::string, std::filesystem::path>* gates) { add_file("--gate", text, gates); }
+void add_gate(const std::string& text, std::map<std::string, std::filesystem::path>* gates) {
+  add_file("--gate", text, gates);
+}
 
 int64_t parse_bytes(std::string_view text) {
   struct Unit {

@@ -1,4 +1,5 @@
-// All options of the program, in one table for the command line, config files, --print-config and docs/reference/options.md.
+// All options of the program, in one table for the command line, config files, --print-config and
+// docs/reference/options.md.
 #pragma once
 
 #include <filesystem>
@@ -89,7 +90,7 @@ void add_file(std::string_view flag, const std::string& text, std::map<std::stri
 // Does the same for the flag --gate.
 void add_gate(const std::string& text, std::map<std::string, std::filesystem::path>* gates);
 
-int64_t parse_bytes(std::string_view text);  // parses "2GiB"; throws std::invalid_argument
+int64_t parse_bytes(std::string_view text);             // parses "2GiB"; throws std::invalid_argument
 std::string config_text(const ServerOptions& options);  // returns a config file with all options but the API key
 
 }  // namespace smartkv

@@ -50,7 +50,8 @@ struct Fit {
   std::vector<MemoryPlan> plans;
 };
 
-MemoryPlan plan_of(const std::string& name, const PolicyContext& context, const PlanQuestion& question, const PlanMemory& memory, int64_t devices) {
+MemoryPlan plan_of(const std::string& name, const PolicyContext& context, const PlanQuestion& question,
+                   const PlanMemory& memory, int64_t devices) {
   MemoryPlan plan;
   try {
     const std::unique_ptr<KvCachePolicy> policy = make_policy(context, name);
@@ -87,7 +88,8 @@ Fit fit(const Weights& all, int64_t devices, const PlanArguments& arguments) {
   context.load_gate = [&gates](const std::string& name) { return gates.find(name); };
   const PlanQuestion question{.prompt_tokens = arguments.context, .sequences = arguments.concurrency};
   const PlanMemory memory{fit.budget.kv_cache(), config.vocab_size * static_cast<int64_t>(sizeof(float))};
-  for (const std::string& name : plannable_names({})) fit.plans.push_back(plan_of(name, context, question, memory, devices));
+  for (const std::string& name : plannable_names({}))
+    fit.plans.push_back(plan_of(name, context, question, memory, devices));
   return fit;
 }
 
@@ -122,18 +124,20 @@ void print_plan(const ModelConfig& config, const Fit& fit, const std::vector<int
             << " are left for KV caches\n"
             << arguments.concurrency << " sequences of " << arguments.context
             << " tokens each, one of which is computing its prompt:\n\n"
-            << std::left << std::setw(20) << "kv_cache" << std::setw(6) << "fits" << std::setw(9) << "devices" << std::right << std::setw(14) << "side by side"
-            << std::setw(15) << "each" << std::setw(15) << "its prompt" << '\n';
+            << std::left << std::setw(20) << "kv_cache" << std::setw(6) << "fits" << std::setw(9) << "devices"
+            << std::right << std::setw(14) << "side by side" << std::setw(15) << "each" << std::setw(15) << "its prompt"
+            << '\n';
   for (size_t i = 0; i < fit.plans.size(); ++i) {
     const MemoryPlan& plan = fit.plans[i];
-    std::cout << std::left << std::setw(20) << plan.kv_cache.get<std::string>() << std::setw(6) << (plan.problem.empty() ? "yes" : "no")
-              << std::setw(9) << (devices[i] == 0 ? "-" : std::to_string(devices[i]));
+    std::cout << std::left << std::setw(20) << plan.kv_cache.get<std::string>() << std::setw(6)
+              << (plan.problem.empty() ? "yes" : "no") << std::setw(9)
+              << (devices[i] == 0 ? "-" : std::to_string(devices[i]));
     if (plan.policy.empty()) {
       std::cout << plan.problem << '\n';
       continue;
     }
-    std::cout << std::right << std::setw(14) << plan.sequences << std::setw(15) << mebibytes(plan.final_bytes) << std::setw(15)
-              << mebibytes(plan.max_bytes) << '\n';
+    std::cout << std::right << std::setw(14) << plan.sequences << std::setw(15) << mebibytes(plan.final_bytes)
+              << std::setw(15) << mebibytes(plan.max_bytes) << '\n';
   }
   if (arguments.context > config.context_length) {
     std::cout << "\nThe model's own context has " << config.context_length
@@ -175,12 +179,16 @@ std::function<int()> setup_plan(CLI::App& app) {
   auto arguments = std::make_shared<PlanArguments>();
   PlanArguments& a = *arguments;
   app.add_option("--model", a.model.path, "GGUF file or Hugging Face folder, which is not loaded")
-      ->required()->type_name("FILE");
+      ->required()
+      ->type_name("FILE");
   app.add_option("--context", a.context, "Tokens of each sequence, prompt and output together")
-      ->required()->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  app.add_option("--concurrency", a.concurrency, "Sequences side by side [1]")->check(CLI::Range(int64_t{1}, int64_t{4096}));
+      ->required()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  app.add_option("--concurrency", a.concurrency, "Sequences side by side [1]")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}));
   app.add_option("--memory", a.memory, "Memory of each device, for weights, passes and KV caches, such as 2GiB")
-      ->required()->type_name("SIZE");
+      ->required()
+      ->type_name("SIZE");
   add_enum_flag(app, "--dtype", a.model.dtype, "Data type of activations");
   add_enum_flag(app, "--weights", a.model.weights, "Storage of the weights");
   app.add_option("--prefill-chunk", a.prefill_chunk, "Token budget of one pass [512]")

@@ -39,8 +39,8 @@ int quantize(const QuantizeArguments& arguments) {
   if (terminal) std::cerr << "\r\033[K";
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   std::cout << arguments.out << ": " << std::fixed << std::setprecision(2) << gibibytes(*Weights::open(arguments.out))
-            << " GiB of weights instead of " << gibibytes(*Weights::open(arguments.in)) << ", in " << std::setprecision(1)
-            << seconds.count() << " s\n";
+            << " GiB of weights instead of " << gibibytes(*Weights::open(arguments.in)) << ", in "
+            << std::setprecision(1) << seconds.count() << " s\n";
   return kOk;
 }
 
@@ -62,9 +62,11 @@ std::function<int()> setup_quantize(CLI::App& app) {
   app.add_option("out", arguments->out, "File or folder to write")->required();
   add_enum_flag(app, "--weights", arguments->weights, "Storage of the weights",
                 {WeightFormat::kInt8, WeightFormat::kInt4})
-      ->required()->default_str("");
+      ->required()
+      ->default_str("");
   app.add_option("--threads", arguments->threads, "CPU threads; 0 uses every core available to this process")
-      ->check(CLI::Range(0, 64))->capture_default_str();
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
   app.add_flag("--force", arguments->force,
                "Write the file even if it is not smaller, or if tensors are quantized a second time");
   app.footer(kQuantizeExamples);

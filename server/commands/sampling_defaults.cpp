@@ -27,7 +27,8 @@ void check_value(const std::string& where, const SamplingField& row, const Json&
 }
 
 Json of_option(const nlohmann::json& option) {
-  if (!option.is_object()) throw ConfigError("sampling: expected an object such as {\"temperature\": 0.7}, or null, found " + option.dump());
+  if (!option.is_object())
+    throw ConfigError("sampling: expected an object such as {\"temperature\": 0.7}, or null, found " + option.dump());
   Json result = Json::object();
   std::string names;
   for (const SamplingField& row : kSamplingFields) {
@@ -47,7 +48,8 @@ Json of_option(const nlohmann::json& option) {
 // Returns do_sample of generation_config.json, or true if it is absent.
 bool draws(const Json& config, const std::filesystem::path& file) {
   const Json value = config.value("do_sample", Json());
-  if (!value.is_null() && !value.is_boolean()) throw ConfigError(file.string() + ": do_sample: expected true or false, found " + value.dump());
+  if (!value.is_null() && !value.is_boolean())
+    throw ConfigError(file.string() + ": do_sample: expected true or false, found " + value.dump());
   return value != false;
 }
 

@@ -11,7 +11,8 @@ SamplingFlags::SamplingFlags(CLI::App& app, int64_t max_tokens) {
     const std::string name(row.names), flags(row.flags), help(row.help), type = row.schema.value("type", "");
     const auto set = [this, name](const auto& value) { body_[name] = value; };
     if (type == "boolean") {
-      app.add_flag_function(flags, [set](int64_t) { set(true); }, help);
+      app.add_flag_function(
+          flags, [set](int64_t) { set(true); }, help);
     } else if (type == "integer" || type == "number") {
       CLI::Option* option = type == "integer" ? app.add_option_function<int64_t>(flags, set, help)
                                               : app.add_option_function<double>(flags, set, help);

@@ -11,7 +11,7 @@ namespace smartkv {
 // The object must outlive the parsing of `app`.
 class SamplingFlags {
  public:
-  SamplingFlags(CLI::App& app, int64_t max_tokens);  // `max_tokens` is the default of --max-tokens
+  SamplingFlags(CLI::App& app, int64_t max_tokens);             // `max_tokens` is the default of --max-tokens
   const nlohmann::ordered_json& body() const { return body_; }  // max_tokens and the fields that were given
 
  private:

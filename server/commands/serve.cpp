@@ -77,9 +77,11 @@ int serve(const ServerOptions& options) {
   std::atomic<bool> leaving = false;
   service.draining = [&] { return leaving || server.draining(); };
   const int port = server.start();
-  const std::string serving = "Serving " + service.model.names.front() + " at " + url(options.http.host, port, !options.http.tls_cert.empty()) + "/v1";
+  const std::string serving = "Serving " + service.model.names.front() + " at " +
+                              url(options.http.host, port, !options.http.tls_cert.empty()) + "/v1";
   std::cout << serving << std::endl;
-  if (options.http.api_key.empty() && options.http.api_keys_file.empty() && options.http.host != "127.0.0.1" && options.http.host != "localhost") {
+  if (options.http.api_key.empty() && options.http.api_keys_file.empty() && options.http.host != "127.0.0.1" &&
+      options.http.host != "localhost") {
     log_warning("no API key is set and the server listens on " + options.http.host +
                 ": anyone who can reach it can use it");
   }

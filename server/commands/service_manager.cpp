@@ -21,13 +21,15 @@ void notify_service_manager(const std::string& lines) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   const size_t length = std::strlen(name);
-  if ((name[0] != '/' && name[0] != '@') || length >= sizeof(address.sun_path)) return fail("expected an absolute path or @NAME");
+  if ((name[0] != '/' && name[0] != '@') || length >= sizeof(address.sun_path))
+    return fail("expected an absolute path or @NAME");
   std::memcpy(address.sun_path, name, length);
   if (name[0] == '@') address.sun_path[0] = '\0';  // Linux's abstract namespace
   const int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return fail(std::strerror(errno));
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length);
-  const ssize_t sent = ::sendto(fd, lines.data(), lines.size(), MSG_NOSIGNAL | MSG_DONTWAIT, reinterpret_cast<const sockaddr*>(&address), size);
+  const ssize_t sent = ::sendto(fd, lines.data(), lines.size(), MSG_NOSIGNAL | MSG_DONTWAIT,
+                                reinterpret_cast<const sockaddr*>(&address), size);
   if (sent < 0) fail(std::strerror(errno));
   ::close(fd);
 }

@@ -19,12 +19,14 @@ constexpr std::array<Flag, 4> kFlags = {{
 }  // namespace
 
 SummaryFlags::SummaryFlags(CLI::App& app) {
-  app.add_option("--kv-proc", state_, "on is short for --kv-cache '{\"policy\": \"block_summary\", ...}'; off uses the "
-                                      "full cache, even if a config file sets another policy")
+  app.add_option("--kv-proc", state_,
+                 "on is short for --kv-cache '{\"policy\": \"block_summary\", ...}'; off uses the "
+                 "full cache, even if a config file sets another policy")
       ->check(CLI::IsMember({"on", "off"}));
   for (const Flag& flag : kFlags) {
     const std::string parameter = flag.parameter;
-    app.add_option_function<int64_t>(flag.flag, [this, parameter](int64_t value) { numbers_[parameter] = value; }, flag.help)
+    app.add_option_function<int64_t>(
+           flag.flag, [this, parameter](int64_t value) { numbers_[parameter] = value; }, flag.help)
         ->type_name("N");
   }
   app.add_option("--kv-proc-layers", layers_, "With --kv-proc on: range of layers to compress, counted from 0")

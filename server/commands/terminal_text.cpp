@@ -16,7 +16,11 @@ bool writes_colours() {
 void TerminalText::begin(char introducer) {
   switch (introducer) {
     case '[': state_ = State::kControl; break;
-    case 'P': case 'X': case ']': case '^': case '_': state_ = State::kString; break;
+    case 'P':
+    case 'X':
+    case ']':
+    case '^':
+    case '_': state_ = State::kString; break;
     default: state_ = introducer >= 0x20 && introducer < 0x30 ? State::kEscape : State::kText;
   }
 }

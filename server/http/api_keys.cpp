@@ -27,7 +27,8 @@ constexpr int64_t kLargestLimit = 1'000'000'000'000;
 
 bool is_name(std::string_view text) {
   return !text.empty() && text.size() <= kLongestName && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+           c == '-';
   });
 }
 
@@ -134,7 +135,8 @@ std::vector<NamedKey> read_api_keys(const std::filesystem::path& file) {
   }
   std::ifstream in(file, std::ios::binary);
   std::ostringstream text;
-  if (!in || !(text << in.rdbuf())) throw KeyFileError(file.string() + ": the file of API keys cannot be read, or is empty");
+  if (!in || !(text << in.rdbuf()))
+    throw KeyFileError(file.string() + ": the file of API keys cannot be read, or is empty");
   return parse_api_keys(text.str(), file.string());
 }
 
@@ -198,7 +200,8 @@ KeyAccount::Headers KeyAccount::headers(Clock::time_point now) {
     const double missing = static_cast<double>(limits_.tokens_per_minute) - tokens_;
     headers.emplace_back("x-ratelimit-limit-tokens", std::to_string(limits_.tokens_per_minute));
     headers.emplace_back("x-ratelimit-remaining-tokens", std::to_string(static_cast<int64_t>(std::max(0.0, tokens_))));
-    headers.emplace_back("x-ratelimit-reset-tokens", std::to_string(std::llround(std::ceil(missing / tokens_per_second()))) + "s");
+    headers.emplace_back("x-ratelimit-reset-tokens",
+                         std::to_string(std::llround(std::ceil(missing / tokens_per_second()))) + "s");
   }
   return headers;
 }
@@ -209,7 +212,8 @@ KeyLease::KeyLease(std::shared_ptr<KeyAccount> account) : account_(std::move(acc
 
 ApiKeys::ApiKeys(std::string_view single, std::filesystem::path file) : file_(std::move(file)) {
   if (!single.empty()) {
-    single_.push_back({digest_of(single), std::make_shared<KeyAccount>("api_key", KeyLimits{}, KeyAccount::Clock::now())});
+    single_.push_back(
+        {digest_of(single), std::make_shared<KeyAccount>("api_key", KeyLimits{}, KeyAccount::Clock::now())});
   }
   reload();
 }

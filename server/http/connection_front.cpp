@@ -296,8 +296,7 @@ bool ConnectionFront::send(Client& client, const Response& response, bool keep_a
 }
 
 void ConnectionFront::count_bytes(Client& client) {
-  const int64_t bytes =
-      client.connection.reader.bytes() + static_cast<int64_t>(client.following.capacity());
+  const int64_t bytes = client.connection.reader.bytes() + static_cast<int64_t>(client.following.capacity());
   buffered_bytes_ += bytes - std::exchange(client.bytes, bytes);
 }
 

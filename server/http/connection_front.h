@@ -4,7 +4,8 @@
 //
 // Beyond max_connections, room is made in this order:
 //  - The connection that has been idle for the longest after an answer is closed.
-//  - The connection that has been silent for the longest, at least kPatience, since it was accepted is answered with 503.
+//  - The connection that has been silent for the longest, at least kPatience, since it was accepted is answered with
+//  503.
 //  - The new connection is answered with 503 as soon as its request's head has arrived, or after kPatience.
 // If memory runs out, one connection ends, never the thread.
 #pragma once
@@ -43,7 +44,7 @@ struct FrontOptions {
   int64_t max_connections = 0;  // see above
   // Bytes of all requests together, arriving or running. REQUIRES: the largest allowed request fits.
   int64_t max_buffered_bytes = 0;
-  int64_t max_threads = 0;  // number of requests that are served at once
+  int64_t max_threads = 0;                          // number of requests that are served at once
   std::shared_ptr<const TlsContext> tls = nullptr;  // null for plain HTTP
 };
 
@@ -112,9 +113,9 @@ class ConnectionFront {
   void add_client(int socket);
   void pause_accepting(Clock::duration time);
   void resume_accepting();
-  int64_t connections() const;     // number of connections that count against max_connections
-  bool make_room();                // makes room for one more; false if every connection is in use
-  bool close_one_idle();           // closes the connection that has been idle for the longest; false if none is idle
+  int64_t connections() const;  // number of connections that count against max_connections
+  bool make_room();             // makes room for one more; false if every connection is in use
+  bool close_one_idle();        // closes the connection that has been idle for the longest; false if none is idle
   void limit_surplus();
   bool admit(Client& client);      // admits a surplus connection; false if there is no room
   void turn_away(Client& client);  // answers a connection beyond max_connections with 503
@@ -122,8 +123,8 @@ class ConnectionFront {
   void receive(Client& client);
   // Reads requests from `bytes` until one has to be served or no byte is left.
   void take_bytes(Client& client, std::string_view bytes);
-  bool answered_early(Client& client);  // false if the rest of the request has to be read
-  void ask_for_body(Client& client);    // sends 100 Continue once, if the client expects it
+  bool answered_early(Client& client);                         // false if the rest of the request has to be read
+  void ask_for_body(Client& client);                           // sends 100 Continue once, if the client expects it
   void hand_over(Client& client, std::string_view following);  // gives the request to a worker
   void give_back(Client& client);                              // called by the worker
   void take_back();            // takes back the connections that workers have finished with

@@ -22,7 +22,8 @@ namespace {
 void observe(const GenerationEvent& event, StreamHealth* health) {
   const FinishReason finish = event.finish;
   if (finish == FinishReason::kStop || finish == FinishReason::kLength) health->succeeded();
-  if (finish == FinishReason::kError || finish == FinishReason::kOutOfMemory || finish == FinishReason::kLost) health->failed();
+  if (finish == FinishReason::kError || finish == FinishReason::kOutOfMemory || finish == FinishReason::kLost)
+    health->failed();
 }
 
 // Queues the generations of a request, and charges the API key for their prompts. Throws ApiError.

@@ -107,8 +107,8 @@ FrontOptions HttpServer::front_options() const {
   front.max_connections = std::max<int64_t>(1, std::min(options_.max_connections, files - kOtherFiles));
   if (front.max_connections < options_.max_connections) {
     log_warning("max_connections: reduced from " + std::to_string(options_.max_connections) + " to " +
-                std::to_string(front.max_connections) + ", because the process may open only " +
-                std::to_string(files) + " files (ulimit -n)");
+                std::to_string(front.max_connections) + ", because the process may open only " + std::to_string(files) +
+                " files (ulimit -n)");
   }
   return front;
 }
@@ -143,7 +143,8 @@ void HttpServer::reload() {
   };
   if (!options_.api_keys_file.empty()) again("API keys", [this] { keys_.reload(); });
   if (tls_ != nullptr) again("TLS certificate and key", [this] { tls_->reload(); });
-  if (options_.api_keys_file.empty() && tls_ == nullptr) log_info("nothing to reload: neither api_keys_file nor tls_cert is set");
+  if (options_.api_keys_file.empty() && tls_ == nullptr)
+    log_info("nothing to reload: neither api_keys_file nor tls_cert is set");
 }
 
 void HttpServer::wait_until_idle() {
@@ -217,8 +218,8 @@ std::shared_ptr<KeyAccount> HttpServer::account_of(const Request& request) const
   const std::string authorization = request.field("authorization"), plain = request.field("x-api-key");
   if (authorization.empty() && plain.empty()) {
     throw ApiError(401, "invalid_request_error",
-                   "You didn't provide an API key: send it in the header Authorization: Bearer KEY, or X-Api-Key: KEY", "",
-                   "invalid_api_key");
+                   "You didn't provide an API key: send it in the header Authorization: Bearer KEY, or X-Api-Key: KEY",
+                   "", "invalid_api_key");
   }
   const bool bearer = lower(authorization.substr(0, kBearer.size())) == kBearer;
   auto account = keys_.find(authorization.empty() ? plain : bearer ? authorization.substr(kBearer.size()) : "");

@@ -18,9 +18,9 @@ namespace smartkv::http {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 8080;                           // 0 takes any free port
-  std::string api_key = "";                  // a key without limits; empty if there is none
-  std::filesystem::path api_keys_file = {};  // several keys with limits (api_keys.h); empty if there is none
+  int port = 8080;                                    // 0 takes any free port
+  std::string api_key = "";                           // a key without limits; empty if there is none
+  std::filesystem::path api_keys_file = {};           // several keys with limits (api_keys.h); empty if there is none
   std::filesystem::path tls_cert = {}, tls_key = {};  // PEM files, both or neither; empty for plain HTTP
   int64_t max_body_bytes = 16 << 20;
   std::string cors_origin = "";  // "*" or one origin; empty turns CORS off

@@ -41,8 +41,8 @@ int bind_socket(const std::string& host, int port, bool listening) {
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, ::freeaddrinfo);
   int reason = 0;
   for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
-    const int socket = ::socket(address->ai_family, address->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
-                                address->ai_protocol);
+    const int socket =
+        ::socket(address->ai_family, address->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address->ai_protocol);
     const int yes = 1;
     if (socket >= 0 && ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0 &&
         ::bind(socket, address->ai_addr, address->ai_addrlen) == 0 &&

@@ -113,8 +113,10 @@ void add_policies(TextBuilder& text, const std::map<std::string, PolicyStats>& p
     text.family(name, "gauge", help);
     for (const auto& [policy, stats] : policies) {
       for (size_t tier = 0; tier < kTiers; ++tier) {
-        text.sample(name, text.model_label() + ",policy=\"" + escaped(policy) + "\",tier=\"" + std::string(tier_name(tier)) + '"',
-                    (stats.tiers.*use)[tier]);
+        text.sample(
+            name,
+            text.model_label() + ",policy=\"" + escaped(policy) + "\",tier=\"" + std::string(tier_name(tier)) + '"',
+            (stats.tiers.*use)[tier]);
       }
     }
   };
@@ -131,8 +133,9 @@ void add_diagnostics(TextBuilder& text, const std::map<std::string, PolicyStats>
   for (const CacheMetric& metric : cache_metrics()) {
     const std::string key(metric.name), name = "smartkv:" + key;
     text.family(name, metric.bounds.empty() ? "counter" : "histogram",
-                std::string(metric.help) + (metric.bounds.empty() ? " Summed over finished sequences, by KV-cache policy."
-                                                                  : " Distribution over finished sequences, by KV-cache policy."));
+                std::string(metric.help) + (metric.bounds.empty()
+                                                ? " Summed over finished sequences, by KV-cache policy."
+                                                : " Distribution over finished sequences, by KV-cache policy."));
     for (const auto& [policy, stats] : policies) {
       const std::string labels = text.model_label() + ",policy=\"" + escaped(policy) + '"';
       if (const auto sum = stats.sums.find(key); sum != stats.sums.end()) text.sample(name, labels, sum->second);
@@ -180,7 +183,8 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
             stats.requests_running);
   text.both("num_requests_waiting", "gauge", "Requests in the queue that have not run yet, and preempted sequences.",
             stats.requests_waiting);
-  text.both("kv_cache_usage_perc", "gauge", "KV-cache bytes held by running sequences, as a fraction of the budget (1: full).", usage);
+  text.both("kv_cache_usage_perc", "gauge",
+            "KV-cache bytes held by running sequences, as a fraction of the budget (1: full).", usage);
   text.both("prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
             stats.prefix_cache_queries);
   text.both("prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache and therefore not computed.",
@@ -190,13 +194,15 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
               stats.prefix_cache_bytes);
   text.single("smartkv:prefix_cache_states", "gauge",
               "Computed prompts kept for future prompts with the same beginning.", stats.prefix_cache_states);
-  text.both("prompt_tokens_total", "counter", "Prompt tokens computed for the first time: neither prefix hits nor recomputed ones.",
-            stats.prompt_tokens);
-  text.both("generation_tokens_total", "counter", "Tokens generated for all requests; prompts are not counted.", stats.generation_tokens);
+  text.both("prompt_tokens_total", "counter",
+            "Prompt tokens computed for the first time: neither prefix hits nor recomputed ones.", stats.prompt_tokens);
+  text.both("generation_tokens_total", "counter", "Tokens generated for all requests; prompts are not counted.",
+            stats.generation_tokens);
   for (const char* prefix : {"smartkv:", "vllm:"}) {
     const std::string name = std::string(prefix) + "request_success_total";
     text.family(name, "counter",
-                "Finished requests by reason: stop, length, abort (the client left or the server stopped) and error (the request failed).");
+                "Finished requests by reason: stop, length, abort (the client left or the server stopped) and error "
+                "(the request failed).");
     for (const auto& [reason, count] : stats.finished) {
       text.sample(name, text.model_label() + ",finished_reason=\"" + escaped(reason) + "\"", count);
     }
@@ -209,12 +215,14 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
   text.single("smartkv:logit_check_tokens_total", "counter",
               "Tokens recomputed to compare logits with those of an exact cache.", stats.logit_check_tokens);
   const SpeculationUsage& speculation = stats.speculation;
-  text.both("spec_decode_num_drafts_total", "counter", "Drafts of one or more tokens that a pass of the model verified.", speculation.passes);
+  text.both("spec_decode_num_drafts_total", "counter",
+            "Drafts of one or more tokens that a pass of the model verified.", speculation.passes);
   text.both("spec_decode_num_draft_tokens_total", "counter", "Tokens of verified drafts.", speculation.drafted);
   text.both("spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens that were accepted.",
             speculation.accepted);
   if (speculation.drafted > 0) {
-    text.both("spec_decode_draft_acceptance_rate", "gauge", "Drafted tokens accepted since the start, as a fraction of all drafted.",
+    text.both("spec_decode_draft_acceptance_rate", "gauge",
+              "Drafted tokens accepted since the start, as a fraction of all drafted.",
               static_cast<double>(speculation.accepted) / static_cast<double>(speculation.drafted));
   }
   text.single("smartkv:spec_decode_num_rewinds_total", "counter",
@@ -231,16 +239,20 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
       text.sample(name, text.model_label() + ",position=\"" + std::to_string(i) + "\"", speculation.accepted_at[i]);
     }
   }
-  text.histogram("time_to_first_token_seconds", "Seconds from a request's submission to its first token.", stats.time_to_first_token);
+  text.histogram("time_to_first_token_seconds", "Seconds from a request's submission to its first token.",
+                 stats.time_to_first_token);
   text.histogram("time_per_output_token_seconds", "Seconds per token after the first token of a choice.",
                  stats.time_per_output_token);
   text.histogram("e2e_request_latency_seconds", "Seconds from a request's submission to its end.", stats.e2e_latency);
-  text.histogram("request_queue_time_seconds", "Seconds from a request's submission to the first pass that carries it.", stats.queue_time);
+  text.histogram("request_queue_time_seconds", "Seconds from a request's submission to the first pass that carries it.",
+                 stats.queue_time);
 
-  text.single("smartkv:kv_bytes_used", "gauge", "KV-cache bytes held by running sequences; shared pages count once.", stats.kv_bytes_used);
-  text.single("smartkv:kv_bytes_promised", "gauge", "KV-cache bytes of running sequences once their known tokens are computed.",
-              stats.kv_bytes_promised);
-  text.single("smartkv:kv_bytes_budget", "gauge", "KV-cache bytes that sequences and kept prompts may hold together (kv_cache_bytes).",
+  text.single("smartkv:kv_bytes_used", "gauge", "KV-cache bytes held by running sequences; shared pages count once.",
+              stats.kv_bytes_used);
+  text.single("smartkv:kv_bytes_promised", "gauge",
+              "KV-cache bytes of running sequences once their known tokens are computed.", stats.kv_bytes_promised);
+  text.single("smartkv:kv_bytes_budget", "gauge",
+              "KV-cache bytes that sequences and kept prompts may hold together (kv_cache_bytes).",
               stats.kv_bytes_budget);
   if (stats.kv_offload_bytes_budget > 0) {
     text.single("smartkv:kv_offload_bytes_used", "gauge", "Bytes of offloaded caches in host memory.",

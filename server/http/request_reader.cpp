@@ -24,10 +24,10 @@ ApiError malformed(const std::string& what) {
 ApiError refused(int status, const std::string& message) { return ApiError(status, std::string(kInvalid), message); }
 
 ApiError body_too_large(int64_t limit) {
-  return ApiError(413, std::string(kInvalid),
-                  "The request body is larger than the limit of " + std::to_string(limit) +
-                      " bytes (option max_body_bytes)",
-                  "", "request_too_large");
+  return ApiError(
+      413, std::string(kInvalid),
+      "The request body is larger than the limit of " + std::to_string(limit) + " bytes (option max_body_bytes)", "",
+      "request_too_large");
 }
 
 // Returns whether `text` is a token: RFC 9110, section 5.6.2.
@@ -140,13 +140,13 @@ size_t RequestReader::read_head(std::string_view bytes) {
     }
     head_ += byte;
     if (static_cast<int64_t>(head_.size()) > limits_.head_bytes) {
-      throw refused(431, "The request's headers are larger than the limit of " + std::to_string(limits_.head_bytes) +
-                             " bytes");
+      throw refused(
+          431, "The request's headers are larger than the limit of " + std::to_string(limits_.head_bytes) + " bytes");
     }
     if (static_cast<int64_t>(head_.size() - line_start_) > limits_.line_bytes) {
       if (line_start_ == 0) throw refused(414, "The request's URL is too long");
-      throw refused(431, "A header of the request is longer than the limit of " + std::to_string(limits_.line_bytes) +
-                             " bytes");
+      throw refused(
+          431, "A header of the request is longer than the limit of " + std::to_string(limits_.line_bytes) + " bytes");
     }
     if (!ends_line) continue;
     if (head_.size() - line_start_ == 2) {  // an empty line
@@ -298,11 +298,8 @@ void RequestReader::take_chunk_byte(char byte) {
         throw body_too_large(limits_.body_bytes);
       }
       return;
-    case Chunk::kDataEnd:
-      return expect('\r', Chunk::kDataEnd2);
-    case Chunk::kDataEnd2:
-      chunk_digits_ = 0;
-      return expect('\n', Chunk::kSize);
+    case Chunk::kDataEnd: return expect('\r', Chunk::kDataEnd2);
+    case Chunk::kDataEnd2: chunk_digits_ = 0; return expect('\n', Chunk::kSize);
     case Chunk::kTrailerStart:
       if (byte == '\r') {
         chunk_ = Chunk::kEnd;
@@ -314,14 +311,12 @@ void RequestReader::take_chunk_byte(char byte) {
       skip();
       if (byte == '\r') chunk_ = Chunk::kTrailerEnd;
       return;
-    case Chunk::kTrailerEnd:
-      return expect('\n', Chunk::kTrailerStart);
+    case Chunk::kTrailerEnd: return expect('\n', Chunk::kTrailerStart);
     case Chunk::kEnd:
       expect('\n', Chunk::kEnd);
       stage_ = Stage::kDone;
       return;
-    case Chunk::kData:
-      return;
+    case Chunk::kData: return;
   }
 }
 

@@ -11,7 +11,7 @@
 
 namespace smartkv::http {
 
-std::string lower(std::string_view text);  // returns `text` with its ASCII letters in lower case
+std::string lower(std::string_view text);         // returns `text` with its ASCII letters in lower case
 std::string_view trimmed(std::string_view text);  // returns `text` without the spaces and tabs around it
 
 struct RequestLimits {
@@ -23,9 +23,9 @@ struct RequestLimits {
 
 struct Request {
   std::string method;
-  std::string path;     // percent-decoded, without scheme, host and query
-  std::string query;    // as sent, without the "?"
-  std::string version;  // "HTTP/1.1" or "HTTP/1.0"
+  std::string path;                                         // percent-decoded, without scheme, host and query
+  std::string query;                                        // as sent, without the "?"
+  std::string version;                                      // "HTTP/1.1" or "HTTP/1.0"
   std::vector<std::pair<std::string, std::string>> fields;  // names in lower case, in the order of arrival
   std::optional<int64_t> content_length;
   bool chunked = false;
@@ -52,13 +52,23 @@ class RequestReader {
   bool has_head() const { return stage_ != Stage::kHead; }
   bool done() const { return stage_ == Stage::kDone; }
   const Request& request() const { return request_; }  // complete once done(); all but the body once has_head()
-  int64_t bytes() const;  // memory that the request holds
-  void reset();           // prepares for the next request and frees the memory of this one
+  int64_t bytes() const;                               // memory that the request holds
+  void reset();                                        // prepares for the next request and frees the memory of this one
 
  private:
   enum class Stage : uint8_t { kHead, kBody, kDone };
-  enum class Chunk : uint8_t { kSize, kExtension, kSizeEnd, kData, kDataEnd, kDataEnd2, kTrailerStart, kTrailer,
-                               kTrailerEnd, kEnd };
+  enum class Chunk : uint8_t {
+    kSize,
+    kExtension,
+    kSizeEnd,
+    kData,
+    kDataEnd,
+    kDataEnd2,
+    kTrailerStart,
+    kTrailer,
+    kTrailerEnd,
+    kEnd
+  };
 
   size_t read_head(std::string_view bytes);
   size_t read_body(std::string_view bytes);

@@ -14,8 +14,8 @@ namespace smartkv::http {
 
 struct Response {
   int status = 200;
-  std::string content_type;  // empty if there is no body
-  std::string id;            // X-Request-Id; empty if there is none
+  std::string content_type;                                 // empty if there is no body
+  std::string id;                                           // X-Request-Id; empty if there is none
   std::vector<std::pair<std::string, std::string>> fields;  // other header fields, apart from framing and connection
   std::string body;
 
@@ -36,7 +36,7 @@ class ResponseWriter : public Response {
   // may keep the connection.
   ResponseWriter(Connection& connection, int keep_alive_s);
 
-  std::unique_ptr<KeyLease> lease;  // held until the answer is complete if the request counts against an API key
+  std::unique_ptr<KeyLease> lease;    // held until the answer is complete if the request counts against an API key
   void charge(int64_t tokens) const;  // charges that key, if there is one
   bool client_left() const { return !connection_.alive(); }
 

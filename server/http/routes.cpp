@@ -20,16 +20,15 @@ void ready(const Service& service, Response& response) {
   const bool draining = service.draining() || service.engine.draining();
   const char* status = draining ? "draining" : service.streams.failing() ? "failing" : "ok";
   response.status = status == std::string_view("ok") ? 200 : 503;
-  send_json(response, {{"status", status},
-                       {"model", service.model.names.front()},
-                       {"version", kVersion}});
+  send_json(response, {{"status", status}, {"model", service.model.names.front()}, {"version", kVersion}});
 }
 
 // Tells a supervisor whether to keep the process: it answers, and no process of its model is lost.
 void alive(const Service& service, Response& response) {
   const bool lost = !service.engine.lost().empty();
   response.status = lost ? 503 : 200;
-  send_json(response, {{"status", lost ? "lost" : "alive"}, {"model", service.model.names.front()}, {"version", kVersion}});
+  send_json(response,
+            {{"status", lost ? "lost" : "alive"}, {"model", service.model.names.front()}, {"version", kVersion}});
 }
 
 Json model_json(const Service& service, const std::string& name) {
@@ -115,7 +114,10 @@ std::vector<Route> make_routes(Service& service) {
        .while_draining = true},
       {.method = "GET",
        .path = "/version",
-       .handler = [](const Request&, Response& response) { send_json(response, {{"version", kVersion}}); },
+       .handler =
+           [](const Request&, Response& response) {
+             send_json(response, {{"version", kVersion}});
+           },
        .open = true},
       {.method = "GET",
        .path = "/openapi.json",
@@ -127,7 +129,8 @@ std::vector<Route> make_routes(Service& service) {
        .while_draining = true},
       {.method = "POST",
        .path = "/v1/plan",
-       .handler = [s](const Request& request, Response& response) { send_json(response, openai::plan(request.body, s->model)); }},
+       .handler = [s](const Request& request,
+                      Response& response) { send_json(response, openai::plan(request.body, s->model)); }},
       {.method = "POST", .path = "/v1/embeddings", .handler = [](const Request&, Response&) { refuse_embeddings(); }},
       {.method = "GET",
        .path = "/v1/models",
@@ -155,19 +158,16 @@ std::vector<Route> make_routes(Service& service) {
            }},
       {.method = "POST",
        .path = "/tokenize",
-       .handler =
-           [s](const Request& request, Response& response) {
-             send_json(response, openai::tokenize(request.body, s->model));
-           }},
+       .handler = [s](const Request& request,
+                      Response& response) { send_json(response, openai::tokenize(request.body, s->model)); }},
       {.method = "POST",
        .path = "/detokenize",
-       .handler =
-           [s](const Request& request, Response& response) {
-             send_json(response, openai::detokenize(request.body, s->model));
-           }},
+       .handler = [s](const Request& request,
+                      Response& response) { send_json(response, openai::detokenize(request.body, s->model)); }},
       {.method = "GET",
        .path = "/tokenizer_info",
-       .handler = [s](const Request&, Response& response) { send_json(response, openai::tokenizer_info(s->engine.tokenizer())); }},
+       .handler = [s](const Request&,
+                      Response& response) { send_json(response, openai::tokenizer_info(s->engine.tokenizer())); }},
   };
   for (Route& route : playground_routes()) routes.push_back(std::move(route));
   return routes;

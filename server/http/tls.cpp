@@ -95,8 +95,8 @@ TlsContext::Context TlsContext::load() const {
     throw TlsError(certificate_.string() + ": expected a certificate (PEM), found: " + last_error());
   }
   if (SSL_CTX_use_PrivateKey_file(c, key_.c_str(), SSL_FILETYPE_PEM) != 1 || SSL_CTX_check_private_key(c) != 1) {
-    throw TlsError(key_.string() + ": expected the key of " + certificate_.string() + " (PEM, without a passphrase), found: " +
-                   last_error());
+    throw TlsError(key_.string() + ": expected the key of " + certificate_.string() +
+                   " (PEM, without a passphrase), found: " + last_error());
   }
   return context;
 }

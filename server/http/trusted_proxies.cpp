@@ -60,7 +60,8 @@ TrustedProxies::TrustedProxies(const std::vector<std::string>& networks) {
     if (v4) network.bits += 128 - 32;
     networks_.push_back(network);
   }
-  if (!faults.empty()) throw ProxyError("trusted_proxies: expected IP addresses or networks such as 10.0.0.0/8, found " + faults);
+  if (!faults.empty())
+    throw ProxyError("trusted_proxies: expected IP addresses or networks such as 10.0.0.0/8, found " + faults);
 }
 
 bool TrustedProxies::trusts(const Address& address) const {

@@ -20,8 +20,8 @@ struct ServedModel {
 // A checked request of either endpoint.
 struct ApiRequest {
   bool chat = false;
-  std::string id;     // "chatcmpl-..." or "cmpl-..."
-  std::string model;  // the name that responses report
+  std::string id;                              // "chatcmpl-..." or "cmpl-..."
+  std::string model;                           // the name that responses report
   std::vector<GenerationRequest> generations;  // one per prompt
   std::vector<std::string> echo;  // one text per prompt if a completion request asked for `echo`; else empty
   bool stream = false;

@@ -16,9 +16,9 @@ std::string element(const std::string& path, size_t index) { return path + "[" +
 std::string read_text_part(const Json& part, const std::string& path) {
   FieldReader fields(part, path);
   if (const std::string type = fields.required_string("type"); type != "text") {
-    throw invalid_request(fields.path("type"), "'" + fields.path("type") +
-                                                   "': this model reads text only: expected \"text\", found \"" + type +
-                                                   "\"");
+    throw invalid_request(
+        fields.path("type"),
+        "'" + fields.path("type") + "': this model reads text only: expected \"text\", found \"" + type + "\"");
   }
   std::string text = fields.required_string("text");
   fields.object("cache_control");
@@ -76,9 +76,9 @@ Json read_message(const Json& message, const std::string& path) {
   FieldReader fields(message, path);
   const std::string role = fields.required_string("role");
   if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
-    throw invalid_request(fields.path("role"), "'" + fields.path("role") +
-                                                   "': expected system, developer, user, assistant or tool, found \"" +
-                                                   role + "\"");
+    throw invalid_request(
+        fields.path("role"),
+        "'" + fields.path("role") + "': expected system, developer, user, assistant or tool, found \"" + role + "\"");
   }
   Json result = {{"role", role == "developer" ? "system" : role}};
   const Json* content = fields.find("content");

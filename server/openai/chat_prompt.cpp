@@ -13,8 +13,9 @@ namespace {
 std::string render(const Engine& engine, Json context, const Json* variables) {
   const ChatTemplate* chat_template = engine.chat_template();
   if (chat_template == nullptr) {
-    throw invalid_request("messages", "This model has no chat template: use /v1/completions, or start the server with "
-                                      "--chat-template FILE");
+    throw invalid_request("messages",
+                          "This model has no chat template: use /v1/completions, or start the server with "
+                          "--chat-template FILE");
   }
   if (variables != nullptr) context.update(*variables);
   try {
@@ -29,9 +30,8 @@ const Json* read_variables(FieldReader& fields) {
   if (variables == nullptr) return nullptr;
   for (const char* reserved : {"messages", "tools", "add_generation_prompt"}) {
     if (!variables->contains(reserved)) continue;
-    throw invalid_request("chat_template_kwargs",
-                          std::string("'chat_template_kwargs.") + reserved +
-                              "' must be set by the request's field of that name");
+    throw invalid_request("chat_template_kwargs", std::string("'chat_template_kwargs.") + reserved +
+                                                      "' must be set by the request's field of that name");
   }
   return variables;
 }
@@ -47,7 +47,8 @@ bool read_continuation(FieldReader& fields, const Json& messages, bool* opens_tu
                           "'continue_final_message' and 'add_generation_prompt' cannot both be true");
   }
   if (continues && !by_assistant) {
-    throw invalid_request("continue_final_message", "'continue_final_message': expected an assistant's message at the end of 'messages'");
+    throw invalid_request("continue_final_message",
+                          "'continue_final_message': expected an assistant's message at the end of 'messages'");
   }
   return continues;
 }
@@ -106,7 +107,8 @@ ChatPrompt read_chat_prompt(FieldReader& fields, const Engine& engine) {
   bool opens_turn = true;
   const bool continues = read_continuation(fields, checked, &opens_turn);
   Json context = template_context(engine, checked, shown, opens_turn);
-  prompt.text = continues ? render_open_ended(engine, std::move(context), variables) : render(engine, std::move(context), variables);
+  prompt.text = continues ? render_open_ended(engine, std::move(context), variables)
+                          : render(engine, std::move(context), variables);
   if (prompt.tools) prompt.text += call_opening(*prompt.tools);
   return prompt;
 }

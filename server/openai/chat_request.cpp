@@ -39,8 +39,8 @@ std::string read_grammar(FieldReader& fields, const ChatPrompt& prompt, std::str
   if (!prompt.tools || !prompt.tools->constrained) return format.grammar();
   const bool may_answer = prompt.tools->choice == ToolUse::Choice::kAuto;
   if (!format.text.empty() && may_answer) {
-    throw invalid_request(format.field, "'" + format.field +
-                                            "' is not supported together with 'tools' and tool_choice \"auto\"");
+    throw invalid_request(format.field,
+                          "'" + format.field + "' is not supported together with 'tools' and tool_choice \"auto\"");
   }
   const std::string root = add_tool_rules(*prompt.tools, may_answer ? format.root : "", &format.rules);
   if (field->empty()) *field = "tools";

@@ -29,7 +29,8 @@ Prompt token_prompt(const Json& value, const std::string& path, const Engine& en
 
 // Reads a string, an array of token ids, or an array of strings and arrays of token ids.
 std::vector<Prompt> read_prompts(const Json& value, const ServedModel& model, bool add_special) {
-  static constexpr const char* kExpected = "a string, an array of token ids, or an array of strings and arrays of token ids";
+  static constexpr const char* kExpected =
+      "a string, an array of token ids, or an array of strings and arrays of token ids";
   const Engine& engine = model.engine;
   if (value.is_string()) return {text_prompt(value, engine, add_special)};
   if (!value.is_array()) throw wrong_type("prompt", kExpected, value);

@@ -26,8 +26,8 @@ ApiError::ApiError(int status_code, std::string error_type, const std::string& m
       retry_after_s(retry_after) {}
 
 Json ApiError::body() const {
-  return {{"error",
-           {{"message", what()}, {"type", type}, {"param", null_if_empty(param)}, {"code", null_if_empty(code)}}}};
+  return {
+      {"error", {{"message", what()}, {"type", type}, {"param", null_if_empty(param)}, {"code", null_if_empty(code)}}}};
 }
 
 ApiError invalid_request(const std::string& param, const std::string& message) {
@@ -52,8 +52,7 @@ ApiError draining() {
 
 ApiError to_api_error(const RequestError& error) {
   switch (error.kind) {
-    case RequestError::Kind::kInvalid:
-      return invalid_request(error.param, error.what());
+    case RequestError::Kind::kInvalid: return invalid_request(error.param, error.what());
     case RequestError::Kind::kContextLength:
       return ApiError(400, kInvalidRequest, error.what(), error.param, "context_length_exceeded");
     case RequestError::Kind::kTooLarge:
@@ -61,12 +60,9 @@ ApiError to_api_error(const RequestError& error) {
     case RequestError::Kind::kOverloaded:
       return ApiError(429, "rate_limit_error", error.what(), error.param, "rate_limit_exceeded",
                       std::max(1, error.retry_after_s));
-    case RequestError::Kind::kDraining:
-      return draining();
-    case RequestError::Kind::kLost:
-      return lost(error.what());
-    case RequestError::Kind::kClientGone:
-      return ApiError(kClientClosedRequest, kInvalidRequest, error.what());
+    case RequestError::Kind::kDraining: return draining();
+    case RequestError::Kind::kLost: return lost(error.what());
+    case RequestError::Kind::kClientGone: return ApiError(kClientClosedRequest, kInvalidRequest, error.what());
   }
   return server_error(error.what());
 }

@@ -39,7 +39,7 @@ ApiError out_of_memory(const std::string& message);                             
 ApiError lost(const std::string& message);                                       // 503
 ApiError draining();                                                             // 503
 ApiError to_api_error(const RequestError& error);
-ApiError internal_error(const std::exception& error);                            // 500; out_of_memory() for std::bad_alloc
+ApiError internal_error(const std::exception& error);  // 500; out_of_memory() for std::bad_alloc
 
 // Serialises `json`. Bytes that are not UTF-8 become U+FFFD, and exact integers (engine/text/exact_integer.h) are
 // written with all their digits.

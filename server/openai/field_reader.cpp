@@ -43,15 +43,16 @@ ApiError wrong_type(const std::string& path, std::string_view expected, const Js
 }
 
 int64_t read_integer(const Json& value, const std::string& path, int64_t min, int64_t max) {
-  if (value.is_number_float() && std::abs(value.get<double>()) < 0x1p53 && std::floor(value.get<double>()) == value.get<double>()) {
+  if (value.is_number_float() && std::abs(value.get<double>()) < 0x1p53 &&
+      std::floor(value.get<double>()) == value.get<double>()) {
     return read_integer(static_cast<int64_t>(value.get<double>()), path, min, max);
   }
   if (!value.is_number_integer()) throw wrong_type(path, "an integer", value);
   const bool too_big = value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX};
   const int64_t number = too_big ? INT64_MAX : value.get<int64_t>();
   if (too_big || number < min || number > max) {
-    throw invalid_request(path, "'" + path + "': expected an integer " +
-                                    integer_range(min, max) + ", found " + shown(value));
+    throw invalid_request(path,
+                          "'" + path + "': expected an integer " + integer_range(min, max) + ", found " + shown(value));
   }
   return number;
 }
@@ -65,7 +66,9 @@ FieldReader::FieldReader(const Json& object, std::string path) : object_(object)
   if (!object.is_object()) throw wrong_type(path_, "an object", object);
 }
 
-FieldReader::FieldReader(const Json& body, const Json* schema) : FieldReader(body) { properties_ = &schema->at("properties"); }
+FieldReader::FieldReader(const Json& body, const Json* schema) : FieldReader(body) {
+  properties_ = &schema->at("properties");
+}
 
 std::string FieldReader::path(std::string_view key) const {
   return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
@@ -111,9 +114,8 @@ float FieldReader::number(std::string_view key, float fallback, double min, doub
   const double number = value->get<double>();
   const auto rounded = static_cast<float>(number);  // a number above the minimum may round to it
   if (!(number >= min && number <= max) || (above_min && rounded <= min)) {
-    throw invalid_request(path(key), "'" + path(key) + "': expected a number " +
-                                         (above_min ? "above " : "from ") + shown(min) + " to " + shown(max) +
-                                         ", found " + shown(*value));
+    throw invalid_request(path(key), "'" + path(key) + "': expected a number " + (above_min ? "above " : "from ") +
+                                         shown(min) + " to " + shown(max) + ", found " + shown(*value));
   }
   return rounded;
 }

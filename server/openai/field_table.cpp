@@ -24,8 +24,8 @@ FieldRow sampling_row(const SamplingField& field) {
   schema[field.above_min ? "exclusiveMinimum" : "minimum"] = field.min;
   schema["maximum"] = field.max;
   schema["default"] = number(field.of(SamplingParams()));
-  return {field.name, FieldUse::kHonoured, {Body::kChat, Body::kCompletions, Body::kResponses}, std::move(schema),
-          std::string(field.help), field.flags};
+  return {field.name,        FieldUse::kHonoured,     {Body::kChat, Body::kCompletions, Body::kResponses},
+          std::move(schema), std::string(field.help), field.flags};
 }
 
 std::vector<FieldRow> make_table() {
@@ -60,7 +60,8 @@ std::vector<FieldRow> make_table() {
        "Text only; tool calls and results; `reasoning_content` reaches the template"},
       {"prompt", kHonoured, completions, R"({"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1,
        "items": {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "array",
-       "items": {"type": "integer", "minimum": 0}}]}}]})"_s, "A text, token ids, or a list of both"},
+       "items": {"type": "integer", "minimum": 0}}]}}]})"_s,
+       "A text, token ids, or a list of both"},
       {"input", kHonoured, responses, R"({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object",
        "properties": {"type": {"enum": ["message", "function_call", "function_call_output", "reasoning"]}}}}]})"_s,
        "A text, or a list of messages, function calls, their outputs and reasoning; text only"},
@@ -76,20 +77,24 @@ std::vector<FieldRow> make_table() {
   for (const SamplingField& field : kSamplingFields) table.push_back(sampling_row(field));
   const std::vector<FieldRow> others = {
       {"seed", kHonoured, all, R"({"type": "integer", "minimum": -9223372036854775808,
-       "maximum": 18446744073709551615})"_s, "Seed that makes sampling repeatable", "--seed"},
+       "maximum": 18446744073709551615})"_s,
+       "Seed that makes sampling repeatable", "--seed"},
       // A request with a stop string holds back text that could begin one, so their length is bounded.
       {"stop", kHonoured, all, R"({"anyOf": [{"type": "string", "maxLength": 1024}, {"type": "array", "maxItems": 16,
-       "items": {"type": "string", "maxLength": 1024}}]})"_s, "Text that ends the answer", "--stop"},
+       "items": {"type": "string", "maxLength": 1024}}]})"_s,
+       "Text that ends the answer", "--stop"},
       // Every entry of stop_token_ids and logit_bias is checked for every token. OpenAI's clients send a handful.
       {"stop_token_ids", kHonoured, texts, R"({"type": "array", "maxItems": 1000, "items": {"type": "integer",
-       "minimum": 0}})"_s, "Tokens that end the answer"},
+       "minimum": 0}})"_s,
+       "Tokens that end the answer"},
       {"min_tokens", kHonoured, all, R"({"type": "integer", "minimum": 0, "default": 0})"_s,
        "Tokens before which nothing ends the answer, except a grammar"},
       {"ignore_eos", kHonoured, all, flag(false), "Continue after the end-of-sequence token", "--ignore-eos"},
       {"skip_special_tokens", kHonoured, texts, flag(true), "Leaves special tokens out of the text"},
       {"logit_bias", kHonoured, texts, R"({"type": "object", "maxProperties": 1000,
        "propertyNames": {"pattern": "^[0-9]+$"}, "additionalProperties": {"type": ["number", "null"], "minimum": -100,
-       "maximum": 100}})"_s, "Added to logits, by token id; -100 to 100"},
+       "maximum": 100}})"_s,
+       "Added to logits, by token id; -100 to 100"},
       {"logprobs", kHonoured, chat, flag(false), "Log probabilities of the answer's tokens"},
       {"top_logprobs", kHonoured, chat, R"({"type": "integer", "minimum": 0, "maximum": 20})"_s,
        "Likeliest tokens to report at each position; needs `logprobs`"},
@@ -109,7 +114,8 @@ std::vector<FieldRow> make_table() {
        "properties": {"type": {"enum": ["text", "json_object", "json_schema"]},
        "schema": {"description": "A JSON schema; with json_object"}, "json_schema": {"type": "object",
        "additionalProperties": false, "properties": {"name": {"type": "string"}, "description": {"type": "string"},
-       "strict": {"type": "boolean"}, "schema": {"type": "object"}}}}})"_s, "`text`, `json_object`, `json_schema`"},
+       "strict": {"type": "boolean"}, "schema": {"type": "object"}}}}})"_s,
+       "`text`, `json_object`, `json_schema`"},
       {"text", kHonoured, responses, R"({"type": "object", "additionalProperties": false,
        "properties": {"format": {"type": "object"}, "verbosity": {"const": "medium"}}})"_s,
        "`format`: as `response_format`; `verbosity`: only `medium`"},
@@ -125,10 +131,12 @@ std::vector<FieldRow> make_table() {
        "choice": {"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": "string"}},
        "grammar": {"type": "string", "minLength": 1}, "json_object": {"type": "boolean"},
        "disable_fallback": {"type": "boolean"}, "disable_any_whitespace": {"const": false},
-       "disable_additional_properties": {"const": true}}})"_s, "`json`, `regex`, `choice`, `grammar` or `json_object`"},
+       "disable_additional_properties": {"const": true}}})"_s,
+       "`json`, `regex`, `choice`, `grammar` or `json_object`"},
       {"reasoning", kHonoured, responses, R"({"type": "object", "additionalProperties": false,
        "properties": {"effort": {"const": "none"}, "summary": {"type": "string"},
-       "generate_summary": {"type": "string"}}})"_s, "`effort`: only `none`; `summary` has no effect"},
+       "generate_summary": {"type": "string"}}})"_s,
+       "`effort`: only `none`; `summary` has no effect"},
       {"include", kHonoured, responses, R"({"type": "array", "items": {"enum": ["reasoning.encrypted_content",
        "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
        "message.input_image.image_url", "computer_call_output.output.image_url", "code_interpreter_call.outputs"]}})"_s,
@@ -142,14 +150,17 @@ std::vector<FieldRow> make_table() {
       {"tools", kHonoured, responses, R"({"type": "array", "maxItems": 128, "items": {"type": "object",
        "required": ["type", "name"], "additionalProperties": false, "properties": {"type": {"const": "function"},
        "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"}, "description": {"type": "string"},
-       "strict": {"type": "boolean"}, "parameters": {"type": "object"}}}})"_s, "Functions"},
+       "strict": {"type": "boolean"}, "parameters": {"type": "object"}}}})"_s,
+       "Functions"},
       {"tool_choice", kHonoured, chat, R"({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object",
        "required": ["type", "function"], "additionalProperties": false, "properties": {"type": {"const": "function"},
        "function": {"type": "object", "required": ["name"], "additionalProperties": false,
-       "properties": {"name": {"type": "string"}}}}}]})"_s, "Whether functions are called, or which one"},
+       "properties": {"name": {"type": "string"}}}}}]})"_s,
+       "Whether functions are called, or which one"},
       {"tool_choice", kHonoured, responses, R"({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object",
        "required": ["type", "name"], "additionalProperties": false, "properties": {"type": {"const": "function"},
-       "name": {"type": "string"}}}]})"_s, "Whether functions are called, or which one"},
+       "name": {"type": "string"}}}]})"_s,
+       "Whether functions are called, or which one"},
       {"parallel_tool_calls", kHonoured, turns, flag(true), "Allows several calls in an answer"},
       {"add_generation_prompt", kHonoured, chat, boolean,
        "Ends the prompt with the head of an assistant's message ([messages](#messages))"},
@@ -247,13 +258,13 @@ std::vector<std::string> field_names(const FieldRow& row) {
 }
 
 const Json& body_schema(Body body) {
-  static const std::array<Json, 5> schemas = {
-      object_schema(table_properties(Body::kChat), {"messages"}),
-      object_schema(table_properties(Body::kCompletions), {"prompt"}),
-      object_schema(table_properties(Body::kResponses), {"input"}),
-      object_schema(tokenize_properties(), Json::array()),
-      object_schema(R"({"model": {"type": "string"},
-                        "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}}})"_s, {"tokens"})};
+  static const std::array<Json, 5> schemas = {object_schema(table_properties(Body::kChat), {"messages"}),
+                                              object_schema(table_properties(Body::kCompletions), {"prompt"}),
+                                              object_schema(table_properties(Body::kResponses), {"input"}),
+                                              object_schema(tokenize_properties(), Json::array()),
+                                              object_schema(R"({"model": {"type": "string"},
+                        "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}}})"_s,
+                                                            {"tokens"})};
   return schemas[static_cast<size_t>(body)];
 }
 

@@ -24,10 +24,10 @@ enum class FieldUse : uint8_t {
 struct FieldRow {
   std::string_view names;  // one name, or several with the same properties, separated by commas
   FieldUse use;
-  std::vector<Body> bodies;      // bodies that have the field
-  Json schema;                   // a neutral field's is {"enum": [values...]}, or {"type": "null"}
-  std::string help = {};         // for docs/reference/api.md, and for --help if there are flags
-  std::string_view flags = {};   // of generate and chat
+  std::vector<Body> bodies;     // bodies that have the field
+  Json schema;                  // a neutral field's is {"enum": [values...]}, or {"type": "null"}
+  std::string help = {};        // for docs/reference/api.md, and for --help if there are flags
+  std::string_view flags = {};  // of generate and chat
 
   bool is_of(Body body) const;  // whether `body` has the field
 };

@@ -36,9 +36,7 @@ GenerationRun::Status GenerationRun::next(GenerationEvent* event) {
       case GenerationStream::Status::kEvent:
         event->choice += static_cast<int32_t>(live) * choices_per_prompt_;
         return Status::kEvent;
-      case GenerationStream::Status::kEnd:
-        ended_[live] = true;
-        break;
+      case GenerationStream::Status::kEnd: ended_[live] = true; break;
       case GenerationStream::Status::kTimeout:
         if (streams_.size() == 1) return Status::kTimeout;
         break;

@@ -53,8 +53,8 @@ class StrictReader final : public nlohmann::json_sax<Json> {
   struct Container {
     // Points into root_. It stays valid, because only the innermost container grows.
     Json* value;
-    std::set<std::string> keys;    // keys of an object so far
-    std::string key;               // key of the next member
+    std::set<std::string> keys;  // keys of an object so far
+    std::string key;             // key of the next member
   };
 
   Json* add(Json value) {
@@ -75,7 +75,8 @@ class StrictReader final : public nlohmann::json_sax<Json> {
     return &repeated->second;
   }
   bool open(Json container) {
-    if (open_.size() == kMaxJsonDepth) throw JsonSyntaxError("nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
+    if (open_.size() == kMaxJsonDepth)
+      throw JsonSyntaxError("nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
     open_.push_back({add(std::move(container)), {}, {}});
     return true;
   }

@@ -53,7 +53,7 @@ class LegacyLogprobs {
 
   void add(const TokenLogprob& logprob);
   void add_unscored(TokenId token);  // adds the first token of a prompt, which has no log probability
-  Json take();  // returns the tokens added since the last take(), or null if there are none
+  Json take();                       // returns the tokens added since the last take(), or null if there are none
   int64_t offset() const { return offset_; }
 
  private:

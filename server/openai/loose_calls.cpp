@@ -34,7 +34,8 @@ size_t behind_fence(std::string_view text) {
   if (!agree(text, kFence)) return text.npos;
   size_t at = std::min(kFence.size(), text.size());
   const size_t language = at;
-  while (at < text.size() && (std::isalnum(static_cast<unsigned char>(text[at])) || text[at] == '_' || text[at] == '-')) ++at;
+  while (at < text.size() && (std::isalnum(static_cast<unsigned char>(text[at])) || text[at] == '_' || text[at] == '-'))
+    ++at;
   if (at - language > kMostLanguage) return text.npos;
   at = std::min(text.find_first_not_of(" \t\r", at), text.size());
   if (at < text.size() && text[at] != '\n') return text.npos;
@@ -76,7 +77,8 @@ Result LooseCallReader::could_be_call(std::string_view text) const {
   if (at == text.size()) return Result::kMore;
   if (text[at++] != '"') return Result::kText;
   const std::string_view rest = text.substr(at);
-  const auto key = std::find_if(kFirstKeys.begin(), kFirstKeys.end(), [&](std::string_view one) { return agree(rest, std::string(one) + '"'); });
+  const auto key = std::find_if(kFirstKeys.begin(), kFirstKeys.end(),
+                                [&](std::string_view one) { return agree(rest, std::string(one) + '"'); });
   if (key == kFirstKeys.end()) return Result::kText;
   if (rest.size() <= key->size()) return Result::kMore;
   if (*key != "name" && *key != "type") return Result::kCalls;
@@ -110,11 +112,14 @@ bool LooseCallReader::add_calls(std::string_view json, std::vector<LooseCall>* c
   if (!value.is_object()) return false;
   if (value.contains("function")) {
     const std::string_view inner = member_text(json, "function");
-    return value.size() <= 3 && value["function"].is_object() && !value["function"].contains("function") && add_calls(inner, calls);
+    return value.size() <= 3 && value["function"].is_object() && !value["function"].contains("function") &&
+           add_calls(inner, calls);
   }
   const std::string key = value.contains("arguments") ? "arguments" : "parameters";
   const size_t others = value.contains("type") + value.contains("id");
-  if (value.size() != 2 + others || !value.contains("name") || !value["name"].is_string() || !value.contains(key) || !value[key].is_object()) return false;
+  if (value.size() != 2 + others || !value.contains("name") || !value["name"].is_string() || !value.contains(key) ||
+      !value[key].is_object())
+    return false;
   const std::string name = value["name"];
   if (std::find(names_.begin(), names_.end(), name) == names_.end()) return false;
   calls->push_back({name, std::string(member_text(json, key))});

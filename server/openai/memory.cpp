@@ -19,7 +19,8 @@ const char* state_name(LiveSequence::State state) {
 Json tiers_json(const TierShares& tiers, double unit) {
   Json json = Json::object();
   for (size_t tier = 0; tier < kTiers; ++tier) {
-    if (const double rounded = std::round(tiers[tier] / unit) * unit; rounded > 0) json[std::string(tier_name(tier))] = rounded;
+    if (const double rounded = std::round(tiers[tier] / unit) * unit; rounded > 0)
+      json[std::string(tier_name(tier))] = rounded;
   }
   return json;
 }
@@ -69,14 +70,10 @@ Json live_json(const std::vector<LiveSequence>& sequences, const EngineStats& st
 }
 
 Json plan_json(const MemoryPlan& plan) {
-  return {{"kv_cache", plan.kv_cache},
-          {"policy", plan.policy.empty() ? Json(nullptr) : Json(plan.policy)},
-          {"fits", plan.problem.empty()},
-          {"reason", plan.problem.empty() ? Json(nullptr) : Json(plan.problem)},
-          {"prompt_bytes", plan.prompt_bytes},
-          {"final_bytes", plan.final_bytes},
-          {"max_bytes", plan.max_bytes},
-          {"output_tokens", plan.output_tokens},
+  return {{"kv_cache", plan.kv_cache},         {"policy", plan.policy.empty() ? Json(nullptr) : Json(plan.policy)},
+          {"fits", plan.problem.empty()},      {"reason", plan.problem.empty() ? Json(nullptr) : Json(plan.problem)},
+          {"prompt_bytes", plan.prompt_bytes}, {"final_bytes", plan.final_bytes},
+          {"max_bytes", plan.max_bytes},       {"output_tokens", plan.output_tokens},
           {"sequences", plan.sequences}};
 }
 

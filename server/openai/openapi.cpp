@@ -90,15 +90,19 @@ struct Operation {
   const char* method;
   const char* path;
   const char* summary;
-  const char* answer;       // name of a schema, or a media type
-  const char* body = "";    // name of a schema, or "" without a body
-  bool open = false;        // whether it needs no API key
-  bool streams = false;     // whether it may answer with server-sent events
+  const char* answer;     // name of a schema, or a media type
+  const char* body = "";  // name of a schema, or "" without a body
+  bool open = false;      // whether it needs no API key
+  bool streams = false;   // whether it may answer with server-sent events
   Json parameters = Json::array();
 };
 
 Json parameter(const char* name, const char* in, Json schema, const char* description) {
-  return {{"name", name}, {"in", in}, {"required", std::string_view(in) == "path"}, {"schema", std::move(schema)}, {"description", description}};
+  return {{"name", name},
+          {"in", in},
+          {"required", std::string_view(in) == "path"},
+          {"schema", std::move(schema)},
+          {"description", description}};
 }
 
 const std::vector<Operation>& operations() {
@@ -121,21 +125,35 @@ const std::vector<Operation>& operations() {
        .open = true},
       {.method = "get", .path = "/version", .summary = "The program's version", .answer = "Version", .open = true},
       {.method = "get", .path = "/metrics", .summary = "Metrics for Prometheus", .answer = "text/plain"},
-      {.method = "get", .path = "/openapi.json", .summary = "This document", .answer = "application/json", .open = true},
+      {.method = "get",
+       .path = "/openapi.json",
+       .summary = "This document",
+       .answer = "application/json",
+       .open = true},
       {.method = "get", .path = "/v1/models", .summary = "The model under each of its names", .answer = "Models"},
       {.method = "get",
        .path = "/v1/models/{model}",
        .summary = "The model under one of its names",
        .answer = "Model",
        .parameters = Json::array({parameter("model", "path", string, "Name of the model")})},
-      {.method = "post", .path = "/v1/chat/completions", .summary = "Answers messages", .answer = "Completion", .body = "ChatRequest", .streams = true},
+      {.method = "post",
+       .path = "/v1/chat/completions",
+       .summary = "Answers messages",
+       .answer = "Completion",
+       .body = "ChatRequest",
+       .streams = true},
       {.method = "post",
        .path = "/v1/completions",
        .summary = "Continues a text",
        .answer = "Completion",
        .body = "CompletionRequest",
        .streams = true},
-      {.method = "post", .path = "/v1/responses", .summary = "OpenAI's Responses API; nothing is stored", .answer = "Response", .body = "ResponsesRequest", .streams = true},
+      {.method = "post",
+       .path = "/v1/responses",
+       .summary = "OpenAI's Responses API; nothing is stored",
+       .answer = "Response",
+       .body = "ResponsesRequest",
+       .streams = true},
       {.method = "post",
        .path = "/v1/embeddings",
        .summary = "Always 501: this server does not support embeddings",
@@ -145,16 +163,27 @@ const std::vector<Operation>& operations() {
        .path = "/v1/kv",
        .summary = "Live sequences and the contents of their caches",
        .answer = "LiveSequences",
-       .parameters = Json::array({parameter("layer", "query", count,
-                                            "Layer whose spans are reported; without it, no spans are reported")})},
+       .parameters = Json::array(
+           {parameter("layer", "query", count, "Layer whose spans are reported; without it, no spans are reported")})},
       {.method = "post",
        .path = "/v1/plan",
        .summary = "Memory that a request would need under each policy, without running it",
        .answer = "Plan",
        .body = "PlanRequest"},
-      {.method = "post", .path = "/tokenize", .summary = "Tokens of a text or of messages", .answer = "Tokens", .body = "TokenizeRequest"},
-      {.method = "post", .path = "/detokenize", .summary = "The text of tokens", .answer = "Text", .body = "DetokenizeRequest"},
-      {.method = "get", .path = "/tokenizer_info", .summary = "The tokens that begin and end a text", .answer = "TokenizerInfo"},
+      {.method = "post",
+       .path = "/tokenize",
+       .summary = "Tokens of a text or of messages",
+       .answer = "Tokens",
+       .body = "TokenizeRequest"},
+      {.method = "post",
+       .path = "/detokenize",
+       .summary = "The text of tokens",
+       .answer = "Text",
+       .body = "DetokenizeRequest"},
+      {.method = "get",
+       .path = "/tokenizer_info",
+       .summary = "The tokens that begin and end a text",
+       .answer = "TokenizerInfo"},
       {.method = "get", .path = "/", .summary = "The playground", .answer = "text/html", .open = true},
       {.method = "get",
        .path = "/playground/{file}",
@@ -192,7 +221,8 @@ Json operation_json(const Operation& operation) {
   json["responses"] = std::move(responses);
   // The empty object allows requests without a key, for servers that have none.
   json["security"] = Json::array({Json::object()});
-  if (!operation.open) json["security"].push_back({{"bearer", Json::array()}}), json["security"].push_back({{"header", Json::array()}});
+  if (!operation.open)
+    json["security"].push_back({{"bearer", Json::array()}}), json["security"].push_back({{"header", Json::array()}});
   return json;
 }
 
@@ -207,16 +237,16 @@ Json make_openapi() {
   schemas["PlanRequest"] = {{"anyOf", Json::array({ref("ChatRequest"), ref("CompletionRequest")})}};
   Json paths = Json::object();
   for (const Operation& operation : operations()) paths[operation.path][operation.method] = operation_json(operation);
-  return {{"openapi", "3.1.0"},
-          {"info",
-           {{"title", "SmartKV"},
-            {"version", kVersion},
-            {"summary", "An LLM server with a KV-cache policy per request"}}},
-          {"paths", std::move(paths)},
-          {"components",
-           {{"schemas", std::move(schemas)},
-            {"securitySchemes",
-             {{"bearer", {{"type", "http"}, {"scheme", "bearer"}}}, {"header", {{"type", "apiKey"}, {"in", "header"}, {"name", "X-Api-Key"}}}}}}}};
+  return {
+      {"openapi", "3.1.0"},
+      {"info",
+       {{"title", "SmartKV"}, {"version", kVersion}, {"summary", "An LLM server with a KV-cache policy per request"}}},
+      {"paths", std::move(paths)},
+      {"components",
+       {{"schemas", std::move(schemas)},
+        {"securitySchemes",
+         {{"bearer", {{"type", "http"}, {"scheme", "bearer"}}},
+          {"header", {{"type", "apiKey"}, {"in", "header"}, {"name", "X-Api-Key"}}}}}}}};
 }
 
 }  // namespace

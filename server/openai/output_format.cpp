@@ -56,7 +56,8 @@ void of_choice(const Json& value, const std::string& path, OutputFormat* format)
 // Returns whether a grammar calls one of XGrammar's macros. They are refused, because XGrammar does not check the ids
 // and rules that they take. Their names may occur in literals, classes and comments.
 bool calls_macro(std::string_view grammar) {
-  static constexpr std::array<std::string_view, 4> kMacros = {"TagDispatch", "TokenTagDispatch", "Token", "ExcludeToken"};
+  static constexpr std::array<std::string_view, 4> kMacros = {"TagDispatch", "TokenTagDispatch", "Token",
+                                                              "ExcludeToken"};
   std::string name;    // the last identifier, if only blanks followed it
   bool ended = false;  // whether blanks followed it
   char open = 0;       // the character that ends the current literal, class or comment; 0 outside of them
@@ -82,8 +83,8 @@ bool calls_macro(std::string_view grammar) {
 void of_grammar(const Json& value, const std::string& path, OutputFormat* format) {
   format->text = read_string(value, path);
   if (format->text.empty() || format->text.size() > kMostGrammarBytes) {
-    throw invalid_request(path, "'" + path + "': expected a grammar of 1 to " + std::to_string(kMostGrammarBytes) + " bytes, found " +
-                                    std::to_string(format->text.size()));
+    throw invalid_request(path, "'" + path + "': expected a grammar of 1 to " + std::to_string(kMostGrammarBytes) +
+                                    " bytes, found " + std::to_string(format->text.size()));
   }
   if (calls_macro(format->text)) {
     throw invalid_request(path, "'" + path + "': TagDispatch(...), Token(...) and similar macros are not supported");
@@ -108,8 +109,8 @@ constexpr std::array<Kind, 4> kPlainKinds = {{{"json_schema", nullptr, of_schema
 // Notes the field that asks for a format. Throws ApiError if another field did already: an output has one format.
 void take(OutputFormat* format, const std::string& field) {
   if (!format->field.empty()) {
-    throw invalid_request(field, "'" + field + "' and '" + format->field +
-                                     "' cannot be used together: an output has one format");
+    throw invalid_request(
+        field, "'" + field + "' and '" + format->field + "' cannot be used together: an output has one format");
   }
   format->field = field;
 }
@@ -131,11 +132,13 @@ void read_response_format(const Json& value, OutputFormat* format) {
   if (type == "json_object" || type == "json_schema") take(format, "response_format");
   if (type == "json_object") {  // llama.cpp allows a schema with it
     const Json* schema = fields.find("schema");
-    schema == nullptr ? of_json_object("response_format", format) : of_schema(*schema, "response_format.schema", format);
+    schema == nullptr ? of_json_object("response_format", format)
+                      : of_schema(*schema, "response_format.schema", format);
   } else if (type == "json_schema") {
     read_json_schema(fields, format);
   } else if (type != "text") {
-    throw invalid_request("response_format.type", "'response_format.type': expected text, json_object or json_schema, found \"" + type + "\"");
+    throw invalid_request("response_format.type",
+                          "'response_format.type': expected text, json_object or json_schema, found \"" + type + "\"");
   }
   fields.finish();
 }

@@ -27,6 +27,7 @@ OutputFormat read_output_format(FieldReader& fields);
 
 // Adds the rules of the JSON schema at `path` of the request to the grammar. Returns the expression for a value. Throws
 // ApiError.
-std::string add_schema(const Json& schema, const std::string& path, EbnfGrammar* grammar, Unsupported unsupported = Unsupported::kError);
+std::string add_schema(const Json& schema, const std::string& path, EbnfGrammar* grammar,
+                       Unsupported unsupported = Unsupported::kError);
 
 }  // namespace smartkv::openai

@@ -40,7 +40,8 @@ Json head(const ApiRequest& request, const char* object, int64_t created) {
 // Returns a choice's finish_reason. `parser` is its tool call parser, or null without tools. A call cut by a stop
 // string does not count as a call to make.
 Json finish_json(FinishReason reason, const ToolCallParser* parser = nullptr) {
-  if (reason == FinishReason::kStop && parser != nullptr && parser->calls() > 0 && !parser->incomplete()) return "tool_calls";
+  if (reason == FinishReason::kStop && parser != nullptr && parser->calls() > 0 && !parser->incomplete())
+    return "tool_calls";
   return reason == FinishReason::kNone ? Json(nullptr) : Json(finish_reason(reason));
 }
 
@@ -111,7 +112,8 @@ void WholeResponse::add_text(const GenerationEvent& event, Choice* choice) {
 
 Json WholeResponse::message_json(const Choice& choice) const {
   const bool only_calls = !choice.tool_calls.empty() && choice.text.empty();
-  Json message = {{"role", "assistant"}, {"content", only_calls ? Json(nullptr) : Json(choice.text)}, {"refusal", nullptr}};
+  Json message = {
+      {"role", "assistant"}, {"content", only_calls ? Json(nullptr) : Json(choice.text)}, {"refusal", nullptr}};
   if (!choice.tool_calls.empty()) message["tool_calls"] = choice.tool_calls;
   return message;
 }
@@ -151,7 +153,8 @@ StreamResponse::StreamResponse(const ApiRequest& request, const Tokenizer& token
       logprobs_(n_choices(request), legacy_logprobs(request, tokenizer)),
       shown_(n_choices(request), {tokenizer, generation(request).skip_special_tokens}),
       parsers_(request.tools ? n_choices(request) : 0, ToolCallParser(request.tools.value_or(ToolUse{}))),
-      drafts_(request.include_drafts ? n_choices(request) : 0, DraftText(tokenizer, generation(request).skip_special_tokens)),
+      drafts_(request.include_drafts ? n_choices(request) : 0,
+              DraftText(tokenizer, generation(request).skip_special_tokens)),
       started_(n_choices(request), false) {}
 
 Json StreamResponse::chunk(Json choice) const {
@@ -199,7 +202,8 @@ std::vector<Json> StreamResponse::deltas(const GenerationEvent& event) {
       result.push_back({{"content", piece.text}});
       continue;
     }
-    Json call = piece.name.empty() ? Json{{"function", {{"arguments", piece.arguments}}}} : new_call(request_, piece.name);
+    Json call =
+        piece.name.empty() ? Json{{"function", {{"arguments", piece.arguments}}}} : new_call(request_, piece.name);
     call["index"] = piece.call;
     result.push_back({{"tool_calls", Json::array({std::move(call)})}});
   }
@@ -223,10 +227,12 @@ std::vector<Json> StreamResponse::add_chat(const GenerationEvent& event) {
     if (!drafts.is_null()) chunks.back()["choices"][0]["drafts"] = std::exchange(drafts, nullptr);
   }
   if (event.finish != FinishReason::kNone) {
-    chunks.push_back(chunk({{"index", event.choice},
-                            {"delta", Json::object()},
-                            {"logprobs", nullptr},
-                            {"finish_reason", finish_json(event.finish, parsers_.empty() ? nullptr : &parsers_[static_cast<size_t>(event.choice)])}}));
+    chunks.push_back(chunk(
+        {{"index", event.choice},
+         {"delta", Json::object()},
+         {"logprobs", nullptr},
+         {"finish_reason",
+          finish_json(event.finish, parsers_.empty() ? nullptr : &parsers_[static_cast<size_t>(event.choice)])}}));
   }
   return chunks;
 }

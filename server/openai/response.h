@@ -72,7 +72,7 @@ class StreamResponse {
   std::vector<ToolCallParser> parsers_;   // per choice; empty without tools
   std::vector<DraftText> drafts_;         // per choice; empty without include_drafts
   std::vector<bool> started_;             // per choice
-  Json usage_;  // the usage so far, with continuous_usage_stats; else null
+  Json usage_;                            // the usage so far, with continuous_usage_stats; else null
 };
 
 }  // namespace smartkv::openai

@@ -24,10 +24,7 @@ Json usage_members(const RequestUsage& usage) {
 
 ResponsesStream::ResponsesStream(const ResponsesRequest& request)
     : request_(request), parser_(request.chat.tools.value_or(ToolUse{})) {
-  response_ = {{"id", request.chat.id},
-               {"object", "response"},
-               {"created_at", unix_time()},
-               {"status", "in_progress"}};
+  response_ = {{"id", request.chat.id}, {"object", "response"}, {"created_at", unix_time()}, {"status", "in_progress"}};
   response_.update(request.echoed);
   response_["output"] = Json::array();
   response_["usage"] = nullptr;
@@ -56,8 +53,9 @@ void ResponsesStream::open_item(Json item, std::vector<Json>* events) {
   events->push_back(event("response.output_item.added", {{"output_index", index}, {"item", item}}));
   if (message) {
     item["content"].push_back(text_part(""));
-    events->push_back(event("response.content_part.added",
-                            {{"item_id", id}, {"output_index", index}, {"content_index", 0}, {"part", item["content"][0]}}));
+    events->push_back(
+        event("response.content_part.added",
+              {{"item_id", id}, {"output_index", index}, {"content_index", 0}, {"part", item["content"][0]}}));
   }
   response_["output"].push_back(std::move(item));
   open_ = true;
@@ -87,12 +85,20 @@ void ResponsesStream::close_item(std::vector<Json>* events) {
 void ResponsesStream::add_piece(const AnswerPiece& piece, std::vector<Json>* events) {
   const bool message = piece.call < 0;
   if (!message && !piece.name.empty()) {
-    open_item({{"id", make_id("fc_")}, {"type", "function_call"}, {"status", "in_progress"}, {"call_id", make_id("call_")},
-               {"name", piece.name}, {"arguments", ""}},
+    open_item({{"id", make_id("fc_")},
+               {"type", "function_call"},
+               {"status", "in_progress"},
+               {"call_id", make_id("call_")},
+               {"name", piece.name},
+               {"arguments", ""}},
               events);
   }
   if (message && (!open_ || response_["output"].back()["type"] != "message")) {
-    open_item({{"id", make_id("msg_")}, {"type", "message"}, {"status", "in_progress"}, {"role", "assistant"}, {"content", Json::array()}},
+    open_item({{"id", make_id("msg_")},
+               {"type", "message"},
+               {"status", "in_progress"},
+               {"role", "assistant"},
+               {"content", Json::array()}},
               events);
   }
   const std::string& more = message ? piece.text : piece.arguments;
@@ -100,9 +106,11 @@ void ResponsesStream::add_piece(const AnswerPiece& piece, std::vector<Json>* eve
   Json& item = response_["output"].back();
   Json& text = message ? item["content"][0]["text"] : item["arguments"];
   text.get_ref<std::string&>() += more;
-  Json delta = {{"item_id", item["id"]}, {"output_index", static_cast<int64_t>(response_["output"].size()) - 1}, {"delta", more}};
+  Json delta = {
+      {"item_id", item["id"]}, {"output_index", static_cast<int64_t>(response_["output"].size()) - 1}, {"delta", more}};
   if (message) delta.update({{"content_index", 0}, {"logprobs", Json::array()}});
-  events->push_back(event(message ? "response.output_text.delta" : "response.function_call_arguments.delta", std::move(delta)));
+  events->push_back(
+      event(message ? "response.output_text.delta" : "response.function_call_arguments.delta", std::move(delta)));
 }
 
 std::vector<Json> ResponsesStream::add(const GenerationEvent& generated, const GenerationRun&) {

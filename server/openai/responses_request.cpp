@@ -59,7 +59,10 @@ class InputReader {
       add_call(read_call(fields), path);
     } else if (type == "function_call_output") {
       const Json& output = fields.required("output");
-      add({{"role", "tool"}, {"tool_call_id", fields.required_string("call_id")}, {"content", read_parts(output, fields.path("output"))}}, path);
+      add({{"role", "tool"},
+           {"tool_call_id", fields.required_string("call_id")},
+           {"content", read_parts(output, fields.path("output"))}},
+          path);
       names_.add(last() + ".content", path + ".output");
       names_.add(last() + ".tool_call_id", path + ".call_id");
     } else if (type == "message") {
@@ -82,7 +85,8 @@ class InputReader {
 
   // Adds a call to the assistant's message before it, or to a new message if there is none.
   void add_call(Json call, const std::string& path) {
-    if (messages_.empty() || messages_.back()["role"] != "assistant") add({{"role", "assistant"}, {"content", nullptr}}, path);
+    if (messages_.empty() || messages_.back()["role"] != "assistant")
+      add({{"role", "assistant"}, {"content", nullptr}}, path);
     Json& calls = messages_.back()["tool_calls"];
     if (calls.is_null()) calls = Json::array();
     const std::string name = last() + ".tool_calls[" + std::to_string(calls.size()) + "]";
@@ -115,7 +119,8 @@ class InputReader {
 Json read_input(FieldReader& fields, FieldNames* names) {
   InputReader reader(names);
   names->add("messages", "input");
-  if (const auto instructions = fields.string("instructions")) reader.add({{"role", "system"}, {"content", *instructions}}, "instructions");
+  if (const auto instructions = fields.string("instructions"))
+    reader.add({{"role", "system"}, {"content", *instructions}}, "instructions");
   const Json& input = fields.required("input");
   if (input.is_string()) {
     reader.add({{"role", "user"}, {"content", input}}, "input");
@@ -196,13 +201,15 @@ Json chat_body(FieldReader& fields, FieldNames* names) {
       if (const Json* value = fields.find(name)) chat[name] = *value;
     }
   }
-  for (const auto& [inner, outer] : {std::pair("max_tokens", "max_output_tokens"), std::pair("tool_choice.function", "tool_choice"),
-                                     std::pair("response_format", "text.format"), std::pair("response_format.json_schema", "text.format")}) {
+  for (const auto& [inner, outer] :
+       {std::pair("max_tokens", "max_output_tokens"), std::pair("tool_choice.function", "tool_choice"),
+        std::pair("response_format", "text.format"), std::pair("response_format.json_schema", "text.format")}) {
     names->add(inner, outer);
   }
   if (const Json* limit = fields.find("max_output_tokens")) chat["max_tokens"] = *limit;
   if (const Json* tools = fields.array("tools")) chat["tools"] = read_tools(*tools, names);
-  if (const Json* choice = fields.find("tool_choice")) chat["tool_choice"] = choice->is_object() ? nested(*choice, "function") : *choice;
+  if (const Json* choice = fields.find("tool_choice"))
+    chat["tool_choice"] = choice->is_object() ? nested(*choice, "function") : *choice;
   if (const Json* text = fields.object("text")) {
     if (Json format = read_text(*text); !format.is_null()) chat["response_format"] = std::move(format);
   }

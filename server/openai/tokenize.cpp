@@ -11,7 +11,8 @@ namespace {
 // {content, add_special, parse_special, with_pieces} -> {tokens}. Each token is an id, or {id, piece} with with_pieces.
 Json tokenize_content(FieldReader& fields, const Tokenizer& tokenizer) {
   const std::string content = fields.string("content").value_or("");
-  const EncodeOptions options{.add_special = fields.boolean("add_special", false), .parse_special = fields.boolean("parse_special", true)};
+  const EncodeOptions options{.add_special = fields.boolean("add_special", false),
+                              .parse_special = fields.boolean("parse_special", true)};
   const bool with_pieces = fields.boolean("with_pieces", false);
   fields.finish();
   const std::vector<TokenId> tokens = tokenizer.encode(content, options);
@@ -66,7 +67,9 @@ Json detokenize(std::string_view body, const ServedModel& model) {
 }
 
 Json tokenizer_info(const Tokenizer& tokenizer) {
-  const auto content = [&](std::optional<TokenId> token) { return token ? Json(tokenizer.token_content(*token)) : Json(nullptr); };
+  const auto content = [&](std::optional<TokenId> token) {
+    return token ? Json(tokenizer.token_content(*token)) : Json(nullptr);
+  };
   return {{"bos_token", content(tokenizer.bos())}, {"eos_token", content(tokenizer.eos())}};
 }
 

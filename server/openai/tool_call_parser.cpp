@@ -109,7 +109,8 @@ void ToolCallParser::add_text(size_t bytes, std::vector<AnswerPiece>* pieces) {
   AnswerPiece& piece = pieces->emplace_back();
   piece.text = held_.substr(0, bytes);
   const size_t line = piece.text.rfind('\n');
-  const bool blank = piece.text.find_first_not_of(" \t\r", line == std::string::npos ? 0 : line + 1) == std::string::npos;
+  const bool blank =
+      piece.text.find_first_not_of(" \t\r", line == std::string::npos ? 0 : line + 1) == std::string::npos;
   line_start_ = blank && (line != std::string::npos || line_start_);
   held_.erase(0, bytes);
 }
@@ -128,7 +129,8 @@ bool ToolCallParser::find_start(std::vector<AnswerPiece>*) {
   const size_t first = held_.find_first_not_of(kBlanks);
   if (first == held_.npos) return false;
   const std::string_view rest = std::string_view(held_).substr(first);
-  if (form_ == ToolForm::kMistral && rest.substr(0, kMistralStart.size()) == kMistralStart.substr(0, rest.size()) && rest.size() > 1) {
+  if (form_ == ToolForm::kMistral && rest.substr(0, kMistralStart.size()) == kMistralStart.substr(0, rest.size()) &&
+      rest.size() > 1) {
     if (rest.size() < kMistralStart.size()) return false;
     held_.erase(0, first + kMistralStart.size());
     constrained_ = true;
@@ -151,7 +153,8 @@ bool ToolCallParser::find_in_text(std::vector<AnswerPiece>* pieces) {
   for (size_t i = 0; may_call && i < held_.size(); ++i) {
     const char c = held_[i];
     const std::string_view rest = std::string_view(held_).substr(i);
-    if (form_ == ToolForm::kHermes && c == '<' && rest.substr(0, kHermesStart.size()) == kHermesStart.substr(0, rest.size())) {
+    if (form_ == ToolForm::kHermes && c == '<' &&
+        rest.substr(0, kHermesStart.size()) == kHermesStart.substr(0, rest.size())) {
       if (rest.size() >= kHermesStart.size()) return begin_tagged(i, pieces);
       add_text(behind_text(i), pieces);
       return false;
@@ -184,7 +187,8 @@ bool ToolCallParser::begin_tagged(size_t at, std::vector<AnswerPiece>* pieces) {
   return true;
 }
 
-void ToolCallParser::add_loose(const std::vector<LooseCall>& calls, size_t start, size_t end, std::vector<AnswerPiece>* pieces) {
+void ToolCallParser::add_loose(const std::vector<LooseCall>& calls, size_t start, size_t end,
+                               std::vector<AnswerPiece>* pieces) {
   const size_t text = behind_text(start);
   add_text(text, pieces);
   held_.erase(0, end - text);

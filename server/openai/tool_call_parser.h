@@ -27,8 +27,8 @@ class ToolCallParser {
   // Returns the pieces that are certain. Text that may turn out to begin a call is held back.
   std::vector<AnswerPiece> push(std::string_view text);
   std::vector<AnswerPiece> flush();  // called at the end of the answer; returns text that was held back
-  std::vector<AnswerPiece> take(const GenerationEvent& event);  // push(), then flush() if the event is the last
-  int64_t calls() const { return calls_; }                      // number of calls so far
+  std::vector<AnswerPiece> take(const GenerationEvent& event);     // push(), then flush() if the event is the last
+  int64_t calls() const { return calls_; }                         // number of calls so far
   bool incomplete() const { return state_ == State::kArguments; }  // whether the last call's arguments have not ended
 
  private:

@@ -34,12 +34,12 @@ ToolFunction read_function(const Json& tool, const std::string& path) {
   result.path = fields.path("function");
   result.name = inner.string("name").value_or("");
   const bool valid = !result.name.empty() && result.name.size() <= kMostNameBytes &&
-                     std::all_of(result.name.begin(), result.name.end(), [](unsigned char c) {
-                       return std::isalnum(c) || c == '_' || c == '-' || c == '.';
-                     });
+                     std::all_of(result.name.begin(), result.name.end(),
+                                 [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.'; });
   if (!valid) {
-    throw invalid_request(inner.path("name"), "'" + inner.path("name") + "': expected 1 to 64 of a-z, A-Z, 0-9, _, - and ., found \"" +
-                                                  result.name + "\"");
+    throw invalid_request(
+        inner.path("name"),
+        "'" + inner.path("name") + "': expected 1 to 64 of a-z, A-Z, 0-9, _, - and ., found \"" + result.name + "\"");
   }
   inner.string("description");
   result.strict = inner.boolean("strict", false);
@@ -48,7 +48,8 @@ ToolFunction read_function(const Json& tool, const std::string& path) {
   result.declaration = tool;
   result.declaration["function"].erase("strict");
   result.declaration.erase("cache_control");
-  if (result.parameters.is_null()) result.declaration["function"]["parameters"] = {{"type", "object"}, {"properties", Json::object()}};
+  if (result.parameters.is_null())
+    result.declaration["function"]["parameters"] = {{"type", "object"}, {"properties", Json::object()}};
   return result;
 }
 
@@ -69,15 +70,17 @@ bool read_choice(const Json& choice, ToolUse* tools) {
   tools->choice = ToolUse::Choice::kRequired;
   if (choice == "required") return true;
   if (!choice.is_object()) {
-    throw invalid_request("tool_choice", "'tool_choice': expected none, auto, required or {\"type\": \"function\", \"function\": "
-                                         "{\"name\": ...}}, found " + dump(choice));
+    throw invalid_request("tool_choice",
+                          "'tool_choice': expected none, auto, required or {\"type\": \"function\", \"function\": "
+                          "{\"name\": ...}}, found " +
+                              dump(choice));
   }
   const std::string name = named_function(choice);
   std::erase_if(tools->functions, [&](const ToolFunction& function) { return function.name != name; });
   tools->parallel = false;
   if (!tools->functions.empty()) return true;
-  throw invalid_request("tool_choice.function.name", "'tool_choice.function.name': \"" + name +
-                                                         "\" is not the name of a function in 'tools'");
+  throw invalid_request("tool_choice.function.name",
+                        "'tool_choice.function.name': \"" + name + "\" is not the name of a function in 'tools'");
 }
 
 const char* arguments_key(ToolForm form) { return form == ToolForm::kLlama3 ? "parameters" : "arguments"; }
@@ -99,8 +102,9 @@ std::string call_ebnf(const ToolUse& tools, EbnfGrammar* grammar) {
   for (const ToolFunction& function : tools.functions) {
     const std::string name = ebnf_literal(Json(function.name).dump());
     const std::string key = ebnf_literal(Json(arguments_key(tools.form)).dump() + ":");
-    calls += std::string(calls.empty() ? "" : " | ") + "\"{\" " + space + " \"\\\"name\\\":\" " + space + " " + name + " \",\" " + space +
-             " " + key + " " + space + " " + arguments_ebnf(function, grammar) + " " + space + " \"}\"";
+    calls += std::string(calls.empty() ? "" : " | ") + "\"{\" " + space + " \"\\\"name\\\":\" " + space + " " + name +
+             " \",\" " + space + " " + key + " " + space + " " + arguments_ebnf(function, grammar) + " " + space +
+             " \"}\"";
   }
   return grammar->add(calls);
 }
@@ -109,14 +113,18 @@ std::string any_text() { return characters(complement({}), TextForm::kPlain) + "
 
 // Returns the expression for a text that cannot be mistaken for a call.
 std::string other_text() {
-  return "(\"\" | " + ebnf_class(without(complement({{'{', '{'}, {'[', '['}, {' ', ' '}, {'\t', '\t'}, {'\n', '\n'}}), {{0xd800, 0xdfff}})) +
+  return "(\"\" | " +
+         ebnf_class(without(complement({{'{', '{'}, {'[', '['}, {' ', ' '}, {'\t', '\t'}, {'\n', '\n'}}),
+                            {{0xd800, 0xdfff}})) +
          " " + any_text() + ")";
 }
 
-std::string hermes_ebnf(const ToolUse& tools, const std::string& otherwise, const std::string& call, EbnfGrammar* grammar) {
+std::string hermes_ebnf(const ToolUse& tools, const std::string& otherwise, const std::string& call,
+                        EbnfGrammar* grammar) {
   const std::string rest = grammar->add("\"\\n\" " + call + " \"\\n</tool_call>\"");
   if (tools.choice == ToolUse::Choice::kAuto && otherwise.empty()) {
-    return grammar->add("TagDispatch((\"<tool_call>\", " + rest + "), loop_after_dispatch=" + (tools.parallel ? "true" : "false") + ")");
+    return grammar->add("TagDispatch((\"<tool_call>\", " + rest +
+                        "), loop_after_dispatch=" + (tools.parallel ? "true" : "false") + ")");
   }
   const std::string block = "\"<tool_call>\" " + rest;
   const std::string blocks = tools.parallel ? block + " (\"\\n\" " + block + ")*" : block;
@@ -125,9 +133,12 @@ std::string hermes_ebnf(const ToolUse& tools, const std::string& otherwise, cons
 
 std::string rendered_probe(const ChatTemplate& chat_template, const Engine& engine) {
   // The name occurs in no template, and the id has the length that Mistral's templates require.
-  const Json function = {{"name", "probe_a1"}, {"description", "d"}, {"parameters", {{"type", "object"}, {"properties", Json::object()}}}};
-  const Json call = {{"id", "abcdefgh1"}, {"type", "function"}, {"function", {{"name", "probe_a1"}, {"arguments", {{"k", 1}}}}}};
-  const Json user = {{"role", "user"}, {"content", "q"}}, assistant = {{"role", "assistant"}, {"content", ""}, {"tool_calls", {call}}};
+  const Json function = {
+      {"name", "probe_a1"}, {"description", "d"}, {"parameters", {{"type", "object"}, {"properties", Json::object()}}}};
+  const Json call = {
+      {"id", "abcdefgh1"}, {"type", "function"}, {"function", {{"name", "probe_a1"}, {"arguments", {{"k", 1}}}}}};
+  const Json user = {{"role", "user"}, {"content", "q"}},
+             assistant = {{"role", "assistant"}, {"content", ""}, {"tool_calls", {call}}};
   const Json tools = Json::array({{{"type", "function"}, {"function", function}}});
   try {
     const std::string shown = chat_template.render(template_context(engine, Json::array({user}), tools, true));
@@ -140,13 +151,15 @@ std::string rendered_probe(const ChatTemplate& chat_template, const Engine& engi
 
 std::string calls_text(const Json& calls) {
   Json result = Json::array();
-  for (const Json& call : calls) result.push_back({{"name", call["function"]["name"]}, {"arguments", call["function"]["arguments"]}});
+  for (const Json& call : calls)
+    result.push_back({{"name", call["function"]["name"]}, {"arguments", call["function"]["arguments"]}});
   return dump(result.size() == 1 ? result[0] : result);
 }
 
 std::string instructions(const ToolUse& tools) {
   std::string text = std::string(kInstructions) + (tools.parallel ? kSeveral : "") + ".";
-  text += tools.choice == ToolUse::Choice::kAuto ? " If no function helps, answer in plain text." : " Answer with a call.";
+  text +=
+      tools.choice == ToolUse::Choice::kAuto ? " If no function helps, answer in plain text." : " Answer with a call.";
   text += "\n\nThe functions:";
   for (const ToolFunction& function : tools.functions) text.append("\n").append(dump(function.declaration["function"]));
   return text;
@@ -162,20 +175,23 @@ bool takes_nothing(const ToolFunction& function) {
     const std::string& key = item.key();
     const bool no_member = (key == "properties" || key == "required") && item.value().empty();
     const bool is_object = key == "type" && item.value() == "object";
-    return is_object || no_member || (key == "additionalProperties" && item.value() == Json(false)) || is_annotation(key);
+    return is_object || no_member || (key == "additionalProperties" && item.value() == Json(false)) ||
+           is_annotation(key);
   });
 }
 
 void require_function_type(FieldReader& fields) {
   if (const std::string type = fields.required_string("type"); type != "function") {
-    throw invalid_request(fields.path("type"), "'" + fields.path("type") + "': expected \"function\", found \"" + type + "\"");
+    throw invalid_request(fields.path("type"),
+                          "'" + fields.path("type") + "': expected \"function\", found \"" + type + "\"");
   }
 }
 
 void ToolUse::settle(ToolForm template_form) {
   form = template_form;
-  constrained = form != ToolForm::kMistral || choice == Choice::kRequired ||
-                std::any_of(functions.begin(), functions.end(), [](const ToolFunction& function) { return function.strict; });
+  constrained =
+      form != ToolForm::kMistral || choice == Choice::kRequired ||
+      std::any_of(functions.begin(), functions.end(), [](const ToolFunction& function) { return function.strict; });
 }
 
 std::optional<ToolUse> read_tool_use(FieldReader& fields) {
@@ -190,7 +206,8 @@ std::optional<ToolUse> read_tool_use(FieldReader& fields) {
     return std::nullopt;
   }
   if (list->size() > kMostTools) {
-    throw invalid_request("tools", "'tools': expected at most " + std::to_string(kMostTools) + " tools, found " + std::to_string(list->size()));
+    throw invalid_request("tools", "'tools': expected at most " + std::to_string(kMostTools) + " tools, found " +
+                                       std::to_string(list->size()));
   }
   std::set<std::string> names;
   for (size_t i = 0; i < list->size(); ++i) {
@@ -219,7 +236,8 @@ Json plain_tool_messages(const Json& messages, const ToolUse* tools) {
   for (const Json& message : messages) {
     Json plain = message;
     if (message.contains("tool_calls")) {
-      for (const Json& call : message["tool_calls"]) names[call["id"].get<std::string>()] = call["function"]["name"].get<std::string>();
+      for (const Json& call : message["tool_calls"])
+        names[call["id"].get<std::string>()] = call["function"]["name"].get<std::string>();
       const std::string content = message["content"].get<std::string>();
       plain["content"] = (content.empty() ? "" : content + "\n") + calls_text(message["tool_calls"]);
       plain.erase("tool_calls");
@@ -248,7 +266,8 @@ std::string add_tool_rules(const ToolUse& tools, const std::string& otherwise, E
   if (tools.form == ToolForm::kHermes) return hermes_ebnf(tools, otherwise, call, grammar);
   const bool several = tools.parallel && tools.form != ToolForm::kLlama3;
   const std::string space = json_space();
-  const std::string list = "\"[\" " + space + " " + call + (several ? " (\",\" " + space + " " + call + ")*" : "") + " " + space + " \"]\"";
+  const std::string list =
+      "\"[\" " + space + " " + call + (several ? " (\",\" " + space + " " + call + ")*" : "") + " " + space + " \"]\"";
   std::string answer = tools.form == ToolForm::kMistral ? "\" \"? " + list : several ? call + " | " + list : call;
   if (tools.choice == ToolUse::Choice::kAuto) answer += " | " + (otherwise.empty() ? other_text() : otherwise);
   return grammar->add(answer);

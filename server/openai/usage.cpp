@@ -43,7 +43,8 @@ Json usage_json(const RequestUsage& usage) {
                            {"accepted_per_position", speculation.accepted_at},
                            {"draft_ms", speculation.draft_ms}};
     if (speculation.drafted > 0) {
-      json["speculative"]["acceptance_rate"] = static_cast<double>(speculation.accepted) / static_cast<double>(speculation.drafted);
+      json["speculative"]["acceptance_rate"] =
+          static_cast<double>(speculation.accepted) / static_cast<double>(speculation.drafted);
     }
   }
   return json;
@@ -52,19 +53,19 @@ Json usage_json(const RequestUsage& usage) {
 Json timings_json(const RequestUsage& usage) {
   const RequestTimings& timings = usage.timings;
   const int64_t computed = usage.prompt_tokens - usage.cached_tokens;
-  return {{"queued_ms", timings.queued_ms},
-          {"prefill_ms", timings.prefill_ms},
-          {"decode_ms", timings.decode_ms},
-          {"total_ms", timings.total_ms},
-          {"model_ms", timings.model_ms},
-          {"sample_ms", timings.sample_ms},
-          {"prefill_chunks", timings.prefill_chunks},
-          {"decode_passes", timings.decode_passes},
-          {"preemptions", timings.preemptions},
-          {"prefill_tokens_per_second", per_second(computed, timings.prefill_ms)},
-          // The first token is the result of the prefill.
-          {"decode_tokens_per_second",
-           per_second(std::max<int64_t>(0, usage.completion_tokens - 1), timings.decode_ms)}};
+  return {
+      {"queued_ms", timings.queued_ms},
+      {"prefill_ms", timings.prefill_ms},
+      {"decode_ms", timings.decode_ms},
+      {"total_ms", timings.total_ms},
+      {"model_ms", timings.model_ms},
+      {"sample_ms", timings.sample_ms},
+      {"prefill_chunks", timings.prefill_chunks},
+      {"decode_passes", timings.decode_passes},
+      {"preemptions", timings.preemptions},
+      {"prefill_tokens_per_second", per_second(computed, timings.prefill_ms)},
+      // The first token is the result of the prefill.
+      {"decode_tokens_per_second", per_second(std::max<int64_t>(0, usage.completion_tokens - 1), timings.decode_ms)}};
 }
 
 }  // namespace smartkv::openai

@@ -19,7 +19,8 @@ class CacheDriver {
       : CacheDriver(shape, n_heads, kernels::make_cpu_kv_backend(pool)) {}
   // `first` and `all` describe a cache of only some of a model's KV heads: the index of its first head, and the number
   // of heads of the model. all = 0: the cache has all heads.
-  CacheDriver(const CacheShape& shape, int64_t n_heads, std::shared_ptr<kernels::KvBackend> backend, int64_t first = 0, int64_t all = 0)
+  CacheDriver(const CacheShape& shape, int64_t n_heads, std::shared_ptr<kernels::KvBackend> backend, int64_t first = 0,
+              int64_t all = 0)
       : shape_(shape),
         attention_{n_heads, shape.n_kv_heads, shape.head_dim, 0.125f, shape.type},
         backend_(std::move(backend)),

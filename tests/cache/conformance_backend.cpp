@@ -3,7 +3,9 @@
 namespace smartkv {
 
 std::vector<ConformanceShape> conformance_shapes() { return {{9, 3, 64}, {2, 2, 128}, {3, 1, 80}}; }
-std::shared_ptr<kernels::KvBackend> conformance_backend(ThreadPool* threads) { return kernels::make_cpu_kv_backend(threads); }
+std::shared_ptr<kernels::KvBackend> conformance_backend(ThreadPool* threads) {
+  return kernels::make_cpu_kv_backend(threads);
+}
 size_t conformance_device_bytes(kernels::KvBackend& /*backend*/) { return 0; }
 
 }  // namespace smartkv

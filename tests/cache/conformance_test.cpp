@@ -115,7 +115,8 @@ TEST_P(Conformance, EqualsTheFullCacheUntilSomethingIsCompressed) {
 
 TEST_P(Conformance, OutputDoesNotDependOnChunks) {
   for (const int64_t prompt : {1, 700}) {
-    const auto whole = policy_->new_sequence(prompt), pieces = policy_->new_sequence(prompt), single = policy_->new_sequence(prompt);
+    const auto whole = policy_->new_sequence(prompt), pieces = policy_->new_sequence(prompt),
+               single = policy_->new_sequence(prompt);
     const auto expected = driver().run(whole.get(), 900, 512);
     EXPECT_TRUE(same(driver().run(pieces.get(), 900, 29), expected)) << prompt;
     EXPECT_TRUE(same(driver().run(single.get(), 900, 1), expected)) << prompt;
@@ -167,7 +168,8 @@ TEST_P(Conformance, ReadsItsOwnTokensOnlyAtEveryCpuLevel) {
     const auto poisoned = std::make_shared<PoisonedBackend>(conformance_backend(&threads_));
     PolicyContext context = this->context();
     context.pool = PagePool::create(shape_, poisoned, 0);
-    const auto expected = policy_->new_sequence(100), cache = make_policy(context, spec_of(std::get<0>(GetParam())))->new_sequence(100);
+    const auto expected = policy_->new_sequence(100),
+               cache = make_policy(context, spec_of(std::get<0>(GetParam())))->new_sequence(100);
     CacheDriver reader(shape_, std::get<1>(GetParam()).n_heads, poisoned);
     EXPECT_TRUE(same(reader.run(cache.get(), 450, 29), driver().run(expected.get(), 450, 29))) << name(level);
   }
@@ -285,7 +287,8 @@ TEST_P(Conformance, StaysNearTheFullCache) {
                    name == "mixed_precision_dropping" || name.starts_with("sparse");
   EXPECT_LT(std::sqrt(error / size), evicts ? 1.5 : far ? 0.5 : name == "k8v8" ? 0.01 : 0.25);
   if (name != "full" && name != "sparse") {
-    const int64_t most = name == "channel_packed_cut" ? 9 : 7;  // tenths: three quarters of the channels, and the window
+    const int64_t most =
+        name == "channel_packed_cut" ? 9 : 7;  // tenths: three quarters of the channels, and the window
     EXPECT_LT(cache->stats().bytes, expected_cache->stats().bytes * most / 10 + expected_cache->stats().bytes / 20);
   }
 }
@@ -311,7 +314,8 @@ std::vector<std::string> contents(const SequenceCache& cache, const CacheShape& 
           continue;
         }
         if (segment.format != kernels::KvSegment::Format::kDense) {
-          append(segment.k, head * segment.head_stride, kernels::quantized_offsets(segment.quantized, shape.head_dim).total, &text);
+          append(segment.k, head * segment.head_stride,
+                 kernels::quantized_offsets(segment.quantized, shape.head_dim).total, &text);
           if (!segment.is_indexed()) continue;
           const int64_t bytes = kernels::indexed_rows_bytes(shape.type, shape.head_dim, segment.row_bits);
           append(segment.v, head * bytes, bytes, &text);
@@ -449,7 +453,8 @@ TEST_P(Conformance, ResumesWhereAFreshCacheWouldBe) {
       EXPECT_TRUE(contents(*next, shape_, *backend_) == contents(*other, shape_, *backend_)) << prompt << " at " << at;
       ASSERT_EQ(next->next_boundary(), other->next_boundary());
       if (at < 600) continue;
-      EXPECT_TRUE(same(driver().run(next.get(), 1000, 64), Outputs(expected.begin() + at, expected.end()))) << prompt << " at " << at;
+      EXPECT_TRUE(same(driver().run(next.get(), 1000, 64), Outputs(expected.begin() + at, expected.end())))
+          << prompt << " at " << at;
     }
   }
   EXPECT_GT(resumed, 8);
@@ -473,7 +478,8 @@ TEST_P(Conformance, AStateThatWasSavedGoesOnAlike) {
     EXPECT_EQ(loaded->stats().bytes, cache->stats().bytes);
     EXPECT_EQ(loaded->details(), cache->details());
     ASSERT_TRUE(contents(*loaded, shape_, *backend_) == contents(*cache, shape_, *backend_)) << prompt << " at " << at;
-    EXPECT_TRUE(same(driver().run(loaded.get(), 900, 64), driver().run(cache.get(), 900, 64))) << prompt << " at " << at;
+    EXPECT_TRUE(same(driver().run(loaded.get(), 900, 64), driver().run(cache.get(), 900, 64)))
+        << prompt << " at " << at;
     StateWriter again, never_saved;
     loaded->save(&again);
     cache->save(&never_saved);

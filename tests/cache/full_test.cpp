@@ -149,14 +149,16 @@ TEST(Registry, RefusesByNameWhatAWindowRulesOut) {
   const CacheShape shape{1, 1, 64, kernels::KvType::kBf16};
   PolicyContext context{shape, PagePool::create(shape)};
   context.window = {4096, false};
-  for (const char* policy : {"full", "k8v8", "k8v4", "k4v4", "k3v3", "k2v2"}) EXPECT_EQ(policy_error(context, policy), "no error");
+  for (const char* policy : {"full", "k8v8", "k8v4", "k4v4", "k3v3", "k2v2"})
+    EXPECT_EQ(policy_error(context, policy), "no error");
   for (const PolicyRow& row : policy_registry()) {
     if (row.in_order) continue;
     const std::string error = policy_error(context, row.name);
     EXPECT_NE(error.find("the last 4096 tokens only"), std::string::npos) << error;
     EXPECT_NE(error.find("found \"" + std::string(row.name) + "\""), std::string::npos) << error;
   }
-  EXPECT_NE(policy_error(context, {{"policy", "full"}, {"shadow", 0.5}}).find("\"full\" with shadow"), std::string::npos);
+  EXPECT_NE(policy_error(context, {{"policy", "full"}, {"shadow", 0.5}}).find("\"full\" with shadow"),
+            std::string::npos);
 }
 
 TEST(Registry, NamesWhatIsWrong) {

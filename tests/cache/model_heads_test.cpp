@@ -23,7 +23,8 @@ constexpr int64_t kLayers = 2, kModelDim = 64, kGroup = 2, kPrompt = 500, kEnd =
 
 // The data that the ranks, which are threads here, exchange, and where they wait for each other.
 struct Meeting {
-  explicit Meeting(std::vector<int64_t> heads) : of_ranks(std::move(heads)), told(of_ranks.size()), all_told(std::ssize(told)), all_heard(std::ssize(told)) {}
+  explicit Meeting(std::vector<int64_t> heads)
+      : of_ranks(std::move(heads)), told(of_ranks.size()), all_told(std::ssize(told)), all_heard(std::ssize(told)) {}
   std::vector<int64_t> of_ranks;
   std::vector<std::vector<std::byte>> told;
   std::barrier<> all_told, all_heard;
@@ -62,7 +63,8 @@ struct Rank {
 // the end. With a null `meeting`, one rank has all heads.
 Rank run(const nlohmann::json& spec, int64_t all_heads, Meeting* meeting, int64_t rank, int64_t forked_at) {
   CacheShape whole{kLayers, all_heads, kModelDim, kernels::KvType::kF32}, shape = whole;
-  const std::shared_ptr<ThreadHeads> heads = meeting == nullptr ? nullptr : std::make_shared<ThreadHeads>(meeting, rank);
+  const std::shared_ptr<ThreadHeads> heads =
+      meeting == nullptr ? nullptr : std::make_shared<ThreadHeads>(meeting, rank);
   if (heads != nullptr) shape.n_kv_heads = heads->of_rank(rank);
   const auto pool = PagePool::create(shape);
   PolicyContext context{shape, pool};
@@ -81,7 +83,8 @@ Rank run(const nlohmann::json& spec, int64_t all_heads, Meeting* meeting, int64_
   std::unique_ptr<SequenceCache> fork;
   Rank result;
   while (cache->tokens() < kEnd) {
-    const int64_t at = cache->tokens(), n = std::min({at < kPrompt ? int64_t{100} : int64_t{7}, kEnd - at, cache->next_boundary() - at});
+    const int64_t at = cache->tokens(),
+                  n = std::min({at < kPrompt ? int64_t{100} : int64_t{7}, kEnd - at, cache->next_boundary() - at});
     if (fork == nullptr && at >= forked_at) fork = cache->fork();
     Step step{pool->bytes_in_use(), cache->max_growth(n), 0, policy->max_bytes(kPrompt, at + n)};
     pool->restart_peak();
@@ -116,7 +119,8 @@ std::vector<float> joined(const std::vector<Rank>& ranks, size_t token) {
     for (const Rank& rank : ranks) {
       const std::vector<float>& output = rank.outputs[token];
       const auto n = static_cast<std::ptrdiff_t>(output.size() / kLayers);
-      all.insert(all.end(), output.begin() + n * static_cast<std::ptrdiff_t>(layer), output.begin() + n * static_cast<std::ptrdiff_t>(layer + 1));
+      all.insert(all.end(), output.begin() + n * static_cast<std::ptrdiff_t>(layer),
+                 output.begin() + n * static_cast<std::ptrdiff_t>(layer + 1));
     }
   }
   return all;
@@ -154,7 +158,8 @@ TEST_P(HeadsOfRanks, DecideAsOneRank) {
     EXPECT_EQ(rank.stats.tokens_kept, one.stats.tokens_kept);
     // The f32 sums run in another order. A loss sums squares of differences, so it shows some of their rounding errors.
     constexpr double kRounding = 5e-6;
-    for (const auto& [name, value] : one.details) EXPECT_NEAR(rank.details.at(name), value, kRounding * std::abs(value)) << name;
+    for (const auto& [name, value] : one.details)
+      EXPECT_NEAR(rank.details.at(name), value, kRounding * std::abs(value)) << name;
   }
 }
 
@@ -189,26 +194,34 @@ const Case kCases[] = {
     {"gated_eviction", R"({"policy": "gated_eviction", "tokens": 256})"},
     {"gated_eviction_margin", R"({"policy": "gated_eviction", "tokens": 256, "importance_margin": 1})"},
     {"gated_eviction_packed", R"({"policy": "gated_eviction", "tokens": 384, "kept": "k4v4"})"},
-    {"gated_eviction_bounded", R"({"policy": "gated_eviction", "tokens": 384, "kept": "k8v4", "prefill": "streaming"})"},
+    {"gated_eviction_bounded",
+     R"({"policy": "gated_eviction", "tokens": 384, "kept": "k8v4", "prefill": "streaming"})"},
     {"snapkv", R"({"policy": "snapkv", "tokens": 256, "sizes": "shared"})"},
     {"snapkv_packed", R"({"policy": "snapkv", "tokens": 384, "sizes": "shared", "kept": "k4v4"})"},
     {"tova", R"({"policy": "tova", "tokens": 256})"},
     {"mixed_precision", R"({"policy": "mixed_precision", "bits": 5, "horizon": 1024})"},
     {"mixed_precision_dropping", R"({"policy": "mixed_precision", "bits": 2.6, "horizon": 1024, "least_bits": 0})"},
     {"mixed_precision_bytes", R"({"policy": "mixed_precision", "bytes": 600000})"},
-    {"mixed_precision_forecast", R"({"policy": "mixed_precision", "bits": 5, "horizon": 1024, "forecast": true, "forecast_history": 64})"},
-    {"channel_packed_cut", R"({"policy": "channel_packed", "key_channels": 48, "value_channels": 48, "update_every": 64, "stable_updates": 1,
+    {"mixed_precision_forecast",
+     R"({"policy": "mixed_precision", "bits": 5, "horizon": 1024, "forecast": true, "forecast_history": 64})"},
+    {"channel_packed_cut",
+     R"({"policy": "channel_packed", "key_channels": 48, "value_channels": 48, "update_every": 64, "stable_updates": 1,
                                "retention": 0.5, "least_overlap": 0, "most_margin_drift": 100, "most_kl": 100})"},
-    {"channel_packed", R"({"policy": "channel_packed", "storage": "codes", "key_channels": 48, "update_every": 64, "stable_updates": 1, "retention": 0.5,
+    {"channel_packed",
+     R"({"policy": "channel_packed", "storage": "codes", "key_channels": 48, "update_every": 64, "stable_updates": 1, "retention": 0.5,
                            "check_every": 256, "most_kl": 0.02})"},
-    {"block_summary_adapts", R"({"policy": "block_summary", "tokens": 320, "window": 64, "salient": 2, "salient_most": 6, "salience": "novelty"})"},
-    {"block_summary_sheds", R"({"policy": "block_summary", "window": 64, "block": 80, "level": 24, "salient": 8, "outliers": 20,
+    {"block_summary_adapts",
+     R"({"policy": "block_summary", "tokens": 320, "window": 64, "salient": 2, "salient_most": 6, "salience": "novelty"})"},
+    {"block_summary_sheds",
+     R"({"policy": "block_summary", "window": 64, "block": 80, "level": 24, "salient": 8, "outliers": 20,
                                "salience": "novelty", "eps": 0.01})"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Policies, HeadsOfRanks,
-                         testing::Combine(testing::ValuesIn(kCases), testing::Values(std::vector<int64_t>{2, 2}, std::vector<int64_t>{2, 1},
-                                                                                     std::vector<int64_t>{1, 1, 1}, std::vector<int64_t>{2, 2, 1})),
+                         testing::Combine(testing::ValuesIn(kCases),
+                                          testing::Values(std::vector<int64_t>{2, 2}, std::vector<int64_t>{2, 1},
+                                                          std::vector<int64_t>{1, 1, 1},
+                                                          std::vector<int64_t>{2, 2, 1})),
                          [](const auto& item) {
                            std::string name = std::get<0>(item.param).name;
                            for (const int64_t n : std::get<1>(item.param)) name += "_" + std::to_string(n);

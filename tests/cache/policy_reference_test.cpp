@@ -31,7 +31,9 @@ TEST(PolicyReference, HasEveryParameterOfEveryPolicy) {
   const CacheShape shape{2, 1, 64, kernels::KvType::kBf16};
   const PolicyContext context{shape, PagePool::create(shape)};
   // Some parameters are known only together with others.
-  const nlohmann::json variants = {{{"unknown", 1}}, {{"unknown", 1}, {"salient", 4}}, {{"unknown", 1}, {"bits", 8.5}},
+  const nlohmann::json variants = {{{"unknown", 1}},
+                                   {{"unknown", 1}, {"salient", 4}},
+                                   {{"unknown", 1}, {"bits", 8.5}},
                                    {{"unknown", 1}, {"storage", "codes"}}};
   for (const PolicyRow& row : policy_registry()) {
     Names takes;
@@ -78,11 +80,14 @@ TEST(PolicyReference, WidthsAreNumbersOrText) {
   const PolicyContext context{shape, PagePool::create(shape)};
   for (const auto& [policy, parameter] : std::map<std::string, std::string>{
            {"block_summary", "summary_bits"}, {"channel_packed", "key_bits"}, {"sparse", "index_bits"}}) {
-    for (const nlohmann::json& good : {nlohmann::json(4), nlohmann::json(4.0), nlohmann::json("4"), nlohmann::json(8)}) {
+    for (const nlohmann::json& good :
+         {nlohmann::json(4), nlohmann::json(4.0), nlohmann::json("4"), nlohmann::json(8)}) {
       EXPECT_EQ(policy_error(context, {{"policy", policy}, {parameter, good}}), "no error") << parameter << " " << good;
     }
-    for (const nlohmann::json& bad : {nlohmann::json(5), nlohmann::json(4.5), nlohmann::json("four"), nlohmann::json(true)}) {
-      EXPECT_NE(policy_error(context, {{"policy", policy}, {parameter, bad}}).find("kv_cache." + parameter + ": expected one of"),
+    for (const nlohmann::json& bad :
+         {nlohmann::json(5), nlohmann::json(4.5), nlohmann::json("four"), nlohmann::json(true)}) {
+      EXPECT_NE(policy_error(context, {{"policy", policy}, {parameter, bad}})
+                    .find("kv_cache." + parameter + ": expected one of"),
                 std::string::npos)
           << parameter << " " << bad;
     }

@@ -17,7 +17,8 @@ using Tokens = std::vector<int32_t>;
 Tokens tokens_of(int64_t n, int64_t shared, int32_t salt) {
   Tokens tokens(static_cast<size_t>(n));
   std::iota(tokens.begin(), tokens.end(), 0);
-  for (auto i = static_cast<size_t>(shared); i < tokens.size(); ++i) tokens[i] = 10'000 * (salt + 1) + static_cast<int32_t>(i);
+  for (auto i = static_cast<size_t>(shared); i < tokens.size(); ++i)
+    tokens[i] = 10'000 * (salt + 1) + static_cast<int32_t>(i);
   return tokens;
 }
 
@@ -294,12 +295,13 @@ TEST_F(PrefixCacheTest, WhatOnlyRunnersHoldGoesOnceItsPagesAreNobodyElses) {
 
 // Admission relies on stable_bytes(): forks must continue to share that much.
 TEST_F(PrefixCacheTest, LastingBytesStayShared) {
-  const std::pair<nlohmann::json, bool> specs[] = {{"full", true},
-                                                   {"k4v4", true},
-                                                   {"k8v8", true},
-                                                   {{{"policy", "mixed_precision"}, {"bits", 4.5}, {"horizon", 1024}}, true},
-                                                   {{{"policy", "streaming"}, {"tokens", 256}}, false},
-                                                   {{{"policy", "snapkv"}, {"tokens", 320}}, false}};
+  const std::pair<nlohmann::json, bool> specs[] = {
+      {"full", true},
+      {"k4v4", true},
+      {"k8v8", true},
+      {{{"policy", "mixed_precision"}, {"bits", 4.5}, {"horizon", 1024}}, true},
+      {{{"policy", "streaming"}, {"tokens", 256}}, false},
+      {{{"policy", "snapkv"}, {"tokens", 320}}, false}};
   for (const auto& [spec, lasts] : specs) {
     SCOPED_TRACE(spec.dump());
     const auto policy = this->policy(spec);

@@ -328,7 +328,8 @@ TEST_F(PrefixFilesTest, SaysWhileItHoldsTheMemoryOfAState) {
   PrefixFiles files(options());
   EXPECT_FALSE(files.holds_memory());
   std::promise<void> allow;
-  files.write({"key", tokens(100), 64, 1}, std::make_shared<SlowCache>(state(*full, 100, 100), allow.get_future().share()));
+  files.write({"key", tokens(100), 64, 1},
+              std::make_shared<SlowCache>(state(*full, 100, 100), allow.get_future().share()));
   while (!files.holds_memory()) std::this_thread::yield();  // until the writing thread has taken the state
   files.wait_for_memory(std::chrono::milliseconds(1));
   files.collect();
@@ -368,7 +369,8 @@ TEST_F(PrefixFilesTest, WithoutRoomOnTheDiskOnlyTheFileIsMissing) {
 // A state that lacks the memory to write its bytes to a file.
 class HeavyCache final : public ForwardingCache {
  public:
-  explicit HeavyCache(std::unique_ptr<SequenceCache> cache) : ForwardingCache({cache.get()}), cache_(std::move(cache)) {}
+  explicit HeavyCache(std::unique_ptr<SequenceCache> cache)
+      : ForwardingCache({cache.get()}), cache_(std::move(cache)) {}
   std::unique_ptr<SequenceCache> fork() const override { return cache_->fork(); }
   std::unique_ptr<SequenceCache> resume(int64_t prompt) const override { return cache_->resume(prompt); }
   bool save(StateWriter*) const override { throw std::bad_alloc(); }
@@ -396,7 +398,8 @@ TEST_F(PrefixFilesTest, NamesADirectoryThatCannotBeUsed) {
     const PrefixFiles files(bad);
     FAIL();
   } catch (const CacheError& error) {
-    EXPECT_NE(std::string(error.what()).find("prefix_cache_dir: expected a writable directory"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("prefix_cache_dir: expected a writable directory"), std::string::npos)
+        << error.what();
   }
   fs::remove(file);
 }

@@ -66,7 +66,8 @@ struct Model {
     std::vector<Match> result;
     for (Listed& state : states) {
       const auto most = std::min(state.tokens.size(), prompt.size() - 1);
-      const auto same = std::mismatch(prompt.begin(), prompt.begin() + static_cast<int64_t>(most), state.tokens.begin()).first;
+      const auto same =
+          std::mismatch(prompt.begin(), prompt.begin() + static_cast<int64_t>(most), state.tokens.begin()).first;
       const int64_t n = same - prompt.begin();
       if (n >= PrefixCache::kLeastTokens && n >= state.committed) result.push_back({&state, n});
     }
@@ -104,8 +105,10 @@ TEST(PrefixLookup, FindsTheStateThatASearchThroughAllFinds) {
       const auto size = static_cast<int64_t>(tokens.size());
       const auto action = random() % 8;
       if (action < 3) {  // store one
-        const int64_t tails[] = {0, 1, 16, size}, committed = size - tails[random() % 4], refused = 2 + static_cast<int64_t>(random() % 3);
-        const auto known = std::find_if(model.states.begin(), model.states.end(), [&](const Listed& s) { return s.tokens == tokens; });
+        const int64_t tails[] = {0, 1, 16, size}, committed = size - tails[random() % 4],
+                      refused = 2 + static_cast<int64_t>(random() % 3);
+        const auto known =
+            std::find_if(model.states.begin(), model.states.end(), [&](const Listed& s) { return s.tokens == tokens; });
         prefixes.insert("key", tokens, std::make_unique<CountingCache>(step, size, committed, refused), 1);
         ++model.clock;
         if (known == model.states.end()) {

@@ -16,7 +16,8 @@ class Presets : public testing::Test {
 };
 
 TEST_F(Presets, AreNamesForSettings) {
-  const auto preset = make_policy(context_, "compact"), spelled = make_policy(context_, {{"policy", "mixed_precision"}, {"bits", 3.5}});
+  const auto preset = make_policy(context_, "compact"),
+             spelled = make_policy(context_, {{"policy", "mixed_precision"}, {"bits", 3.5}});
   EXPECT_EQ(preset->name(), "mixed_precision");
   EXPECT_EQ(preset->max_bytes(0, 8000), spelled->max_bytes(0, 8000));
 }
@@ -30,15 +31,28 @@ TEST_F(Presets, TakeOverrides) {
 TEST_F(Presets, AreNamedWhereANameIsUnknown) { EXPECT_NE(message("balancd").find("\"balanced\""), std::string::npos); }
 
 TEST_F(Presets, EveryErrorNamesItsKey) {
-  EXPECT_NE(message({{"policy", "mixed_precision"}, {"bits", "four"}}).find("kv_cache.bits: expected a number in [1, 16], found \"four\""), std::string::npos);
-  EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"sizes", "shared"}}).find("kv_cache.sizes: \"shared\""), std::string::npos);
-  EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "attention"}, {"sizes", "shared"}, {"lost", "summaries"}}).find("kv_cache.sizes: \"shared\" needs \"lost\""), std::string::npos);
-  EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"importance_margin", 0.5}}).find("kv_cache.importance_margin: expected \"sizes\""), std::string::npos);
+  EXPECT_NE(message({{"policy", "mixed_precision"}, {"bits", "four"}})
+                .find("kv_cache.bits: expected a number in [1, 16], found \"four\""),
+            std::string::npos);
+  EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"sizes", "shared"}})
+                .find("kv_cache.sizes: \"shared\""),
+            std::string::npos);
+  EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "attention"}, {"sizes", "shared"}, {"lost", "summaries"}})
+                .find("kv_cache.sizes: \"shared\" needs \"lost\""),
+            std::string::npos);
+  EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"importance_margin", 0.5}})
+                .find("kv_cache.importance_margin: expected \"sizes\""),
+            std::string::npos);
   EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"kept", "k4v4"}, {"prefill", "streaming"}})
-                .find("kv_cache.kept: expected \"dense\" with heads of equal size"), std::string::npos);
-  EXPECT_NE(message({{"policy", "gated_eviction"}, {"scorer", "luck"}}).find("kv_cache.scorer: expected one of \"learned\""), std::string::npos);
-  EXPECT_NE(message({{"policy", "streaming"}, {"tokens", 10}}).find("kv_cache.tokens: expected an integer in [192, "), std::string::npos);
-  EXPECT_NE(message({{"policy", "random"}, {"tokens", 100}}).find("kv_cache.tokens: expected at least 192"), std::string::npos);
+                .find("kv_cache.kept: expected \"dense\" with heads of equal size"),
+            std::string::npos);
+  EXPECT_NE(
+      message({{"policy", "gated_eviction"}, {"scorer", "luck"}}).find("kv_cache.scorer: expected one of \"learned\""),
+      std::string::npos);
+  EXPECT_NE(message({{"policy", "streaming"}, {"tokens", 10}}).find("kv_cache.tokens: expected an integer in [192, "),
+            std::string::npos);
+  EXPECT_NE(message({{"policy", "random"}, {"tokens", 100}}).find("kv_cache.tokens: expected at least 192"),
+            std::string::npos);
   EXPECT_NE(message({{"policy", "random"}, {"tokens", -1}}).find("kv_cache.tokens"), std::string::npos);
   EXPECT_NE(message({{"policy", "k4v4"}, {"window", 1e30}}).find("kv_cache.window"), std::string::npos);
 }

@@ -103,8 +103,9 @@ TEST_F(Tiers, OfIndexedPagesTheRowsCount) {
 }
 
 TEST_F(Tiers, SpansCoverTheSequenceAndAreFew) {
-  for (const nlohmann::json& spec : {nlohmann::json("full"), nlohmann::json("compact"), nlohmann::json{{"policy", "random"}, {"tokens", 256}},
-                                     nlohmann::json{{"policy", "block_summary"}, {"tokens", 448}, {"window", 64}}}) {
+  for (const nlohmann::json& spec :
+       {nlohmann::json("full"), nlohmann::json("compact"), nlohmann::json{{"policy", "random"}, {"tokens", 256}},
+        nlohmann::json{{"policy", "block_summary"}, {"tokens", 448}, {"window", 64}}}) {
     const auto cache = filled(spec);
     int64_t at = 0;
     TierShares total = {};
@@ -113,7 +114,8 @@ TEST_F(Tiers, SpansCoverTheSequenceAndAreFew) {
     for (const TierSpan& span : spans) {
       EXPECT_EQ(span.first, at);
       EXPECT_NEAR(sum(span.shares), 1, 1e-9);
-      for (size_t tier = 0; tier < kTiers; ++tier) total[tier] += span.shares[tier] * static_cast<double>(span.end - span.first);
+      for (size_t tier = 0; tier < kTiers; ++tier)
+        total[tier] += span.shares[tier] * static_cast<double>(span.end - span.first);
       at = span.end;
     }
     EXPECT_EQ(at, kTierTokens) << spec;
@@ -126,14 +128,17 @@ TEST_F(Tiers, SpansCoverTheSequenceAndAreFew) {
 
 TEST_F(Tiers, BytesAreThoseOfThePages) {
   const auto dense = [&](double tokens) {
-    return std::ceil(tokens / kernels::kPageTokens) * static_cast<double>(kernels::kPageTokens * shape_.bytes_per_token());
+    return std::ceil(tokens / kernels::kPageTokens) *
+           static_cast<double>(kernels::kPageTokens * shape_.bytes_per_token());
   };
   const TierUse full = tier_use(*filled("full"), shape_);
   EXPECT_EQ(full.bytes[kExactTier], dense(kTierTokens));
   EXPECT_EQ(sum(full.bytes), full.bytes[kExactTier]);
 
   const TierUse codes = tier_use(*filled("k4v4"), shape_);
-  const auto page = [&](int bits) { return static_cast<double>(shape_.n_layers * quantized_bytes(shape_, uniform_layout(shape_, bits, bits))); };
+  const auto page = [&](int bits) {
+    return static_cast<double>(shape_.n_layers * quantized_bytes(shape_, uniform_layout(shape_, bits, bits)));
+  };
   EXPECT_EQ(codes.bytes[8], page(8));
   EXPECT_EQ(codes.bytes[4], codes.tokens[4] / kernels::kPageTokens * page(4));
   EXPECT_EQ(codes.bytes[kExactTier], dense(codes.tokens[kExactTier]));

@@ -22,9 +22,11 @@ class CudaAttentionMass : public OrderTest {};
 
 TEST_P(CudaAttentionMass, EqualsTheDefinition) {
   for (const Shape shape : {Shape{9, 3, 64}, Shape{2, 2, 128}, Shape{50, 1, 32}, Shape{2, 1, 80}}) {
-    for (const auto& [tokens, n] : {std::pair<int64_t, int64_t>{1, 1}, {64, 3}, {65, 2}, {300, 1}, {401, 19}, {1100, 2}}) {
+    for (const auto& [tokens, n] :
+         {std::pair<int64_t, int64_t>{1, 1}, {64, 3}, {65, 2}, {300, 1}, {401, 19}, {1100, 2}}) {
       const Bias bias = tokens % 2 == 0 ? Bias::kNone : Bias::kSome;
-      const Sequence sequence(shape, KvType::kBf16, tokens, static_cast<uint64_t>(tokens), mass_formats(shape.head_dim), bias);
+      const Sequence sequence(shape, KvType::kBf16, tokens, static_cast<uint64_t>(tokens), mass_formats(shape.head_dim),
+                              bias);
       const std::vector<double> expected = sequence.mass_reference(n);
       const std::vector<float> mass = run_mass(sequence, n);
       ASSERT_EQ(mass.size(), expected.size());

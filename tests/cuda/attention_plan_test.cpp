@@ -78,7 +78,8 @@ TEST(CudaAttentionPlan, SharedMemoryIsAsDocumented) {
 TEST(CudaAttentionPlan, SharedMemoryOfIndexedPagesIsAsDocumented) {
   const IndexedSequence indexed({4, 1, 128}, KvType::kBf16, 16);
   AttentionPlan plan;
-  const PromiseTask task{indexed.sequence.first_query(1), 512, 1, std::span(indexed.sequence.segments).first(kIndexedPages)};
+  const PromiseTask task{indexed.sequence.first_query(1), 512, 1,
+                         std::span(indexed.sequence.segments).first(kIndexedPages)};
   plan_promises(indexed.sequence.shape, {&task, 1}, plan);
   ASSERT_EQ(plan.classes[1].items.size(), 2);  // all pages are small
   EXPECT_EQ((BlockLayout<128, 1>::bytes(plan.classes[1].stages, plan.classes[1].stage_bytes)), 22656);

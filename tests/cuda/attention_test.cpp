@@ -55,15 +55,16 @@ void expect_definition(const Sequence& sequence, int64_t n, const std::string& w
 class CudaAttention : public OrderTest {};
 
 TEST_P(CudaAttention, DensePagesEqualTheDefinition) {
-  for (const Shape shape : {Shape{9, 3, 64}, Shape{4, 4, 128}, Shape{8, 1, 32}, Shape{2, 1, 80},
-                            Shape{3, 1, 16}, Shape{2, 1, 256}}) {
+  for (const Shape shape :
+       {Shape{9, 3, 64}, Shape{4, 4, 128}, Shape{8, 1, 32}, Shape{2, 1, 80}, Shape{3, 1, 16}, Shape{2, 1, 256}}) {
     for (const int64_t tokens : {1, 2, 63, 64, 65, 300}) {
       const Bias bias = tokens % 2 == 0 ? Bias::kNone : Bias::kSome;
       const Sequence sequence(shape, KvType::kBf16, tokens, static_cast<uint64_t>(tokens), {std::nullopt}, bias);
       for (const int64_t n : {int64_t{1}, std::min<int64_t>(tokens, 9)}) {
-        expect_definition(sequence, n, std::to_string(shape.n_heads) + "/" + std::to_string(shape.n_kv_heads) + " head_dim " +
-                                           std::to_string(shape.head_dim) + " tokens " + std::to_string(tokens) + " n " +
-                                           std::to_string(n));
+        expect_definition(sequence, n,
+                          std::to_string(shape.n_heads) + "/" + std::to_string(shape.n_kv_heads) + " head_dim " +
+                              std::to_string(shape.head_dim) + " tokens " + std::to_string(tokens) + " n " +
+                              std::to_string(n));
       }
     }
   }
@@ -101,16 +102,17 @@ TEST_P(CudaAttention, EveryWidthEqualsTheDefinition) {
 }
 
 TEST_P(CudaAttention, EveryGroupOfHeadsAndMixOfFormatsEqualsTheDefinition) {
-  for (const Shape shape : {Shape{2, 2, 128}, Shape{4, 1, 64}, Shape{3, 1, 192}, Shape{2, 1, 96}, Shape{5, 1, 64}, Shape{6, 1, 64},
-                            Shape{7, 1, 64}, Shape{16, 2, 64}, Shape{20, 1, 64}, Shape{70, 1, 64}}) {
+  for (const Shape shape : {Shape{2, 2, 128}, Shape{4, 1, 64}, Shape{3, 1, 192}, Shape{2, 1, 96}, Shape{5, 1, 64},
+                            Shape{6, 1, 64}, Shape{7, 1, 64}, Shape{16, 2, 64}, Shape{20, 1, 64}, Shape{70, 1, 64}}) {
     const int64_t dim = shape.head_dim;
     const PageFormats formats = {std::nullopt, mixed(dim), uniform_layout(dim, 4, 4), std::nullopt,
                                  uniform_layout(dim, 8, 3)};
     for (const auto& [tokens, n] : {std::pair<int64_t, int64_t>{64, 1}, {300, 2}, {365, 23}}) {
       const Bias bias = n == 2 ? Bias::kSome : Bias::kNone;
       const Sequence sequence(shape, KvType::kBf16, tokens, static_cast<uint64_t>(tokens), formats, bias);
-      expect_definition(sequence, n, std::to_string(shape.n_heads) + "/" + std::to_string(shape.n_kv_heads) + " head_dim " +
-                                         std::to_string(dim) + " tokens " + std::to_string(tokens) + " n " + std::to_string(n));
+      expect_definition(sequence, n,
+                        std::to_string(shape.n_heads) + "/" + std::to_string(shape.n_kv_heads) + " head_dim " +
+                            std::to_string(dim) + " tokens " + std::to_string(tokens) + " n " + std::to_string(n));
     }
   }
 }
@@ -179,7 +181,8 @@ TEST_P(CudaAttention, AHeadPassesOverThePagesOfOthers) {
 
 TEST_P(CudaAttention, ATasksBitsDependOnItsOwnSegmentsOnly) {
   const PageFormats formats = {mixed(64), std::nullopt, uniform_layout(64, 3, 2), uniform_layout(64, 4, 8)};
-  const Sequence sequence({6, 2, 64}, KvType::kBf16, 900, 7, formats), other({6, 2, 64}, KvType::kBf16, 333, 8, formats);
+  const Sequence sequence({6, 2, 64}, KvType::kBf16, 900, 7, formats),
+      other({6, 2, 64}, KvType::kBf16, 333, 8, formats);
   const size_t row = 6 * 64 * 2;
   std::vector<uint8_t> a(row), b(9 * row), c(row);
   const AttentionTask tasks[] = {sequence.task(1, a.data()), other.task(9, b.data()), other.task(1, c.data())};

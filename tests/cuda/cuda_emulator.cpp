@@ -5,13 +5,12 @@
 #include <array>
 #include <cstdio>
 #include <deque>
-#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <new>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -69,9 +68,9 @@ struct Fiber : Thread {
   int place = 0;  // index in the block
   bool done = false;
   const char* waits_for = nullptr;
-  std::vector<Copy> copies;         // pending: copies of all groups, then copies that are not committed yet
-  std::deque<size_t> groups;        // copies in each group
-  size_t in_groups = 0;             // copies in all groups
+  std::vector<Copy> copies;   // pending: copies of all groups, then copies that are not committed yet
+  std::deque<size_t> groups;  // copies in each group
+  size_t in_groups = 0;       // copies in all groups
 };
 
 // The lanes of a warp that have arrived and wait for the others.
@@ -121,7 +120,8 @@ void switch_to(void** save, Fiber* to, [[maybe_unused]] bool leaves_for_good) {
   running = to;
 #if defined(__SANITIZE_ADDRESS__)
   void* fake_stack = nullptr;
-  __sanitizer_start_switch_fiber(leaves_for_good ? nullptr : &fake_stack, to == nullptr ? host_stack_bottom : to->stack.get(),
+  __sanitizer_start_switch_fiber(leaves_for_good ? nullptr : &fake_stack,
+                                 to == nullptr ? host_stack_bottom : to->stack.get(),
                                  to == nullptr ? host_stack_size : kStackBytes);
 #endif
   smartkv_switch_stack(save, to == nullptr ? block.host_stack_pointer : to->stack_pointer);
@@ -170,7 +170,8 @@ void start(Fiber& fiber) {
   // The previous block's frames were abandoned, not returned from.
   ASAN_UNPOISON_MEMORY_REGION(fiber.stack.get(), kStackBytes);
 #endif
-  auto* const top = reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(fiber.stack.get() + kStackBytes) & ~uintptr_t{15});
+  auto* const top =
+      reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(fiber.stack.get() + kStackBytes) & ~uintptr_t{15});
   // Six registers, the return address, and the stack as a called function finds it.
   auto** const frame = reinterpret_cast<void**>(top - 64);
   std::fill_n(frame, 8, nullptr);
@@ -310,7 +311,8 @@ class DeviceRuns {
       pkey_set(protection_key(), reach ? 0 : PKEY_DISABLE_ACCESS);
       return;
     }
-    for (const auto& [memory, mapping] : device_memory().mappings) protect(mapping, reach ? PROT_READ | PROT_WRITE : PROT_NONE);
+    for (const auto& [memory, mapping] : device_memory().mappings)
+      protect(mapping, reach ? PROT_READ | PROT_WRITE : PROT_NONE);
   }
 
  private:
@@ -374,8 +376,8 @@ void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void(
   const DeviceRuns runs;
   block.n = size_t{size.x} * size.y * size.z;
   if (block.n == 0 || block.n % kWarp != 0 || block.n > kMostThreads) {
-    throw std::logic_error("launch: expected whole warps, at most " + std::to_string(kMostThreads) + " threads, found " +
-                           std::to_string(block.n));
+    throw std::logic_error("launch: expected whole warps, at most " + std::to_string(kMostThreads) +
+                           " threads, found " + std::to_string(block.n));
   }
   while (block.fibers.size() < block.n) {
     block.fibers.push_back(std::make_unique<Fiber>());
@@ -419,7 +421,8 @@ void warp_collective(WarpOperation operation, void* mine, const std::source_loca
     gathering.at = at;
   } else if (gathering.operation != operation || gathering.at.line() != at.line()) {
     throw std::logic_error("divergent warp: lanes at " + std::string(gathering.at.file_name()) + ":" +
-                           std::to_string(gathering.at.line()) + " and at " + at.file_name() + ":" + std::to_string(at.line()));
+                           std::to_string(gathering.at.line()) + " and at " + at.file_name() + ":" +
+                           std::to_string(at.line()));
   }
   gathering.lanes[static_cast<size_t>(me.place % kWarp)] = mine;
   me.waits_for = "the other lanes of its warp";

@@ -142,7 +142,8 @@ inline int __any_sync(unsigned, int predicate, const std::source_location& at = 
 }
 
 // Bit i of the result is the predicate of lane i.
-inline unsigned __ballot_sync(unsigned, int predicate, const std::source_location& at = std::source_location::current()) {
+inline unsigned __ballot_sync(unsigned, int predicate,
+                              const std::source_location& at = std::source_location::current()) {
   unsigned ballot = predicate != 0 ? 1 : 0;
   const auto operation = [](void* const* lanes) {
     unsigned all = 0;
@@ -215,7 +216,12 @@ struct CUevent_st {
 using cudaStream_t = CUstream_st*;
 using cudaEvent_t = CUevent_st*;
 enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
-enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
+enum cudaMemcpyKind {
+  cudaMemcpyHostToDevice = 1,
+  cudaMemcpyDeviceToHost = 2,
+  cudaMemcpyDeviceToDevice = 3,
+  cudaMemcpyDefault = 4
+};
 inline const char* cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "out of memory"; }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline cudaError_t cudaMalloc(void** out, size_t bytes) {

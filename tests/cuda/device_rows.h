@@ -39,7 +39,8 @@ class DeviceRows final : public LlamaBackend {
   void project(int64_t layer, float* qkv) override {
     std::vector<float> rows(rows_ * static_cast<size_t>(qkv_width_));
     host_->project(layer, rows.data());
-    ASSERT_EQ(cudaMemcpyAsync(qkv, rows.data(), rows.size() * sizeof(float), cudaMemcpyHostToDevice, nullptr), cudaSuccess);
+    ASSERT_EQ(cudaMemcpyAsync(qkv, rows.data(), rows.size() * sizeof(float), cudaMemcpyHostToDevice, nullptr),
+              cudaSuccess);
     smartkv::finish();
   }
   void keep_rows(std::span<const RowRange> rows) override {
@@ -49,14 +50,16 @@ class DeviceRows final : public LlamaBackend {
   }
   void finish_layer(int64_t layer, const void* attended) override {
     std::vector<uint16_t> rows(rows_ * static_cast<size_t>(q_width_));
-    ASSERT_EQ(cudaMemcpyAsync(rows.data(), attended, rows.size() * sizeof(uint16_t), cudaMemcpyDeviceToHost, nullptr), cudaSuccess);
+    ASSERT_EQ(cudaMemcpyAsync(rows.data(), attended, rows.size() * sizeof(uint16_t), cudaMemcpyDeviceToHost, nullptr),
+              cudaSuccess);
     smartkv::finish();
     host_->finish_layer(layer, rows.data());
   }
   void head(float* logits) override {
     std::vector<float> rows(rows_ * static_cast<size_t>(vocabulary_));
     host_->head(rows.data());
-    ASSERT_EQ(cudaMemcpyAsync(logits, rows.data(), rows.size() * sizeof(float), cudaMemcpyHostToDevice, nullptr), cudaSuccess);
+    ASSERT_EQ(cudaMemcpyAsync(logits, rows.data(), rows.size() * sizeof(float), cudaMemcpyHostToDevice, nullptr),
+              cudaSuccess);
     smartkv::finish();
   }
   int64_t weight_bytes() const override { return host_->weight_bytes(); }

@@ -65,8 +65,8 @@ class TokenDrawTest : public OrderTest {
     for (size_t i = 0; i < cases.size(); ++i) {
       const Case& one = cases[i];
       ASSERT_EQ(found[i], result_of([&] { return sampler_.sample(one.logits, one.input(), one.noise); }))
-          << "row " << i << ", vocabulary " << one.logits.size() << ", temperature " << one.params.temperature << ", top_k "
-          << one.params.top_k << ", top_p " << one.params.top_p << ", min_p " << one.params.min_p;
+          << "row " << i << ", vocabulary " << one.logits.size() << ", temperature " << one.params.temperature
+          << ", top_k " << one.params.top_k << ", top_p " << one.params.top_p << ", min_p " << one.params.min_p;
     }
   }
 
@@ -98,7 +98,8 @@ class Cases {
     if (chance(3)) {
       // Some tokens occur twice.
       for (int i = 0; i < 150; ++i) params.logit_bias.emplace_back(token(), pick({-3.0f, 0.7f, 4.0f}));
-      std::stable_sort(params.logit_bias.begin(), params.logit_bias.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+      std::stable_sort(params.logit_bias.begin(), params.logit_bias.end(),
+                       [](const auto& a, const auto& b) { return a.first < b.first; });
     }
     if (chance(3)) one.forbidden = {token(), token()};
     if (chance(3)) one.allowed = allowed(vocabulary);
@@ -107,7 +108,9 @@ class Cases {
 
  private:
   template <typename T>
-  T pick(std::initializer_list<T> values) { return *(values.begin() + random_() % values.size()); }
+  T pick(std::initializer_list<T> values) {
+    return *(values.begin() + random_() % values.size());
+  }
   bool chance(uint32_t n) { return random_() % n == 0; }
 
   std::vector<float> logits(int64_t vocabulary) {
@@ -138,8 +141,15 @@ class Cases {
 
 TEST_P(TokenDrawTest, AreTheHostsUnderAnyParameters) {
   Cases random(7);
-  for (const auto& [vocabulary, n] : {std::pair<int64_t, int>{1, 12}, {2, 12}, {63, 24}, {64, 24}, {65, 24}, {130, 40}, {1001, 60},
-                                      {4099, 24}, {49152, 4}}) {
+  for (const auto& [vocabulary, n] : {std::pair<int64_t, int>{1, 12},
+                                      {2, 12},
+                                      {63, 24},
+                                      {64, 24},
+                                      {65, 24},
+                                      {130, 40},
+                                      {1001, 60},
+                                      {4099, 24},
+                                      {49152, 4}}) {
     std::deque<Case> cases;
     for (int i = 0; i < n; ++i) cases.push_back(random.next(vocabulary));
     expect_the_hosts(cases);

@@ -43,8 +43,9 @@ inline std::string name_of_order(const testing::TestParamInfo<Order>& row) {
 
 // Skips a test that compares sums of products with the CPU's bit for bit if this CPU cannot compute them. Used in the
 // test or its SetUp().
-#define SMARTKV_NEEDS_FUSED_PRODUCTS() \
-  if (kernels::detected_cpu_level() < kernels::CpuLevel::kAvx2) GTEST_SKIP() << "this CPU does not round sums of products once"
+#define SMARTKV_NEEDS_FUSED_PRODUCTS()                          \
+  if (kernels::detected_cpu_level() < kernels::CpuLevel::kAvx2) \
+  GTEST_SKIP() << "this CPU does not round sums of products once"
 
 inline std::vector<float> random_values(int64_t n, uint32_t seed) {
   std::mt19937 generator(seed);

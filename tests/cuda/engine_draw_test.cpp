@@ -135,14 +135,16 @@ TEST_F(DrawingEngine, LogitsThatTheHostNeedsComeToIt) {
       {"log probabilities", [](GenerationRequest* r) { r->logprobs = 2; }},
       {"of the prompt", [](GenerationRequest* r) { r->prompt_logprobs = 1; }},
       {"choices", [](GenerationRequest* r) { r->n = 3; }},
-      {"drafts", [](GenerationRequest* r) {
+      {"drafts",
+       [](GenerationRequest* r) {
          r->prompt = {1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3};
          r->sampling.logit_bias = {{1, 3.0f}, {2, 3.0f}, {3, 3.0f}};
          r->speculative = {{"method", "ngram"}, {"ngram_min", 1}, {"adaptive", false}};
        }},
   };
   for (const auto& [kind, change] : kinds) {
-    const Answers answers = expect_equal({request_of([](GenerationRequest*) {}), request_of(change), request_of([](GenerationRequest*) {})});
+    const Answers answers = expect_equal(
+        {request_of([](GenerationRequest*) {}), request_of(change), request_of([](GenerationRequest*) {})});
     EXPECT_GT(answers.fetched, 0) << kind;
     EXPECT_GE(answers.drawn, 10) << kind;
   }

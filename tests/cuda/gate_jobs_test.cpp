@@ -48,7 +48,8 @@ std::shared_ptr<const GateMaps> gate_of(int64_t heads, int64_t dim, int64_t n_la
       }
       for (int64_t row = 0; row < out; ++row) maps[i].bias.push_back(normal(random));
     }
-    auto& importance = gate->importance.emplace_back(static_cast<size_t>(gate->importance_heads * (gate->importance_features() + 1)));
+    auto& importance =
+        gate->importance.emplace_back(static_cast<size_t>(gate->importance_heads * (gate->importance_features() + 1)));
     for (float& weight : importance) weight = normal(random);
   }
   return gate;
@@ -75,8 +76,9 @@ TEST_P(CudaGateJobs, GatesScoreTokensAsOnTheCpu) {
         std::vector<float> unasked(scores[which].size());
         const std::vector<KvSegment> reversed{layer.segments[2], layer.segments[1], layer.segments[0]};
         PendingResults results(*layer.backend);
-        const TokenScoring layers[] = {{0, layer.segments, first, n, angles.data(), unasked.data(), nullptr},
-                                       {1, reversed, first, n, angles.data(), scores[which].data(), importance[which].data()}};
+        const TokenScoring layers[] = {
+            {0, layer.segments, first, n, angles.data(), unasked.data(), nullptr},
+            {1, reversed, first, n, angles.data(), scores[which].data(), importance[which].data()}};
         const CacheShape shape{2, heads, dim, kType};
         score_tokens(*layer.backend, nullptr, shape, uploaded, layers);
         const TokenScoring norm{0, layer.segments, first, n, nullptr, norms[which].data(), nullptr};

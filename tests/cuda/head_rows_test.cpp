@@ -25,7 +25,8 @@ TEST_P(CudaHeadRows, AreNormedScaledAndRotatedAsOnTheCpu) {
         for (const float factor : {1.0f, 0.75f}) {
           const int64_t step_q = norm == Norm::kTogether ? q : dim, step_k = norm == Norm::kTogether ? k : dim;
           const std::vector<float> q_norm = random_values(step_q, 5), k_norm = random_values(step_k, 6);
-          std::vector<float> angles = random_values(kRows * dim, 7), found = random_values(kRows * width, 8), expected = found;
+          std::vector<float> angles = random_values(kRows * dim, 7), found = random_values(kRows * width, 8),
+                             expected = found;
           for (float& angle : angles) angle = std::cos(angle);
           HeadRows job;
           job.qkv = expected.data();
@@ -43,7 +44,8 @@ TEST_P(CudaHeadRows, AreNormedScaledAndRotatedAsOnTheCpu) {
           cuda::qk_norm_rope(shape, job, nullptr);
           finish();
           for (size_t i = 0; i < found.size(); ++i) {
-            ASSERT_NEAR(found[i], expected[i], 1e-5f * (1 + std::abs(expected[i]))) << "head_dim " << dim << " element " << i;
+            ASSERT_NEAR(found[i], expected[i], 1e-5f * (1 + std::abs(expected[i])))
+                << "head_dim " << dim << " element " << i;
           }
         }
       }

@@ -221,7 +221,8 @@ TEST_P(DeviceJobs, TakeEffectInTheirOrder) {
                               {pages.segment(1), 0, 2, 0, kPageTokens, nullptr, values.data() + kHead, kHead}};
     pages.backend->read(kType, kPageDim, reads);
     pages.fill(0, 2);
-    const TokenMove moves[] = {{pages.place(1, 0, 5), pages.place(0, 1, 63)}, {pages.place(1, 1, 6), pages.place(0, 0, 2)}};
+    const TokenMove moves[] = {{pages.place(1, 0, 5), pages.place(0, 1, 63)},
+                               {pages.place(1, 1, 6), pages.place(0, 0, 2)}};
     pages.backend->move(kType, kPageDim, moves);
     pages.encode(0, 3, kWide);
     pages.fill(0, 3);

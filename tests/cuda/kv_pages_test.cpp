@@ -60,13 +60,15 @@ struct Page {
     std::vector<TokenPlace> places;
     for (int64_t i = 0; i < shape.n_kv_heads * kPageTokens; ++i) {
       const int64_t offset = i / kPageTokens * 2 * half;
-      places.push_back({k() + offset, v() + offset, slots == nullptr ? static_cast<int32_t>(i % kPageTokens) : slots[i]});
+      places.push_back(
+          {k() + offset, v() + offset, slots == nullptr ? static_cast<int32_t>(i % kPageTokens) : slots[i]});
     }
     return places;
   }
   void fill(uint32_t seed) {
     const int64_t row = shape.n_kv_heads * shape.head_dim;
-    const std::vector<float> rows_k = random_values(kPageTokens * row, seed), rows_v = random_values(kPageTokens * row, seed + 1);
+    const std::vector<float> rows_k = random_values(kPageTokens * row, seed),
+                             rows_v = random_values(kPageTokens * row, seed + 1);
     for (int64_t t = 0; t < kPageTokens; ++t) {
       store_kv(KvType::kBf16, shape.n_kv_heads, shape.head_dim, &rows_k[static_cast<size_t>(t * row)],
                &rows_v[static_cast<size_t>(t * row)], t, k(), v(), 2 * half);
@@ -109,11 +111,11 @@ TEST_P(CudaPages, RowsAreWrittenAsOnTheCpu) {
           std::vector<float> row(k.begin() + i * stride, k.begin() + i * stride + 3 * dim);
           const float* const angle = &angles[static_cast<size_t>(i * dim)];
           if (rotate) rope(row.data(), 3, dim, angle, angle + dim / 2);
-          store_kv(KvType::kBf16, 3, dim, row.data(), &v[static_cast<size_t>(i * stride)], slot + i, expected.k(), expected.v(),
-                   2 * expected.half);
+          store_kv(KvType::kBf16, 3, dim, row.data(), &v[static_cast<size_t>(i * stride)], slot + i, expected.k(),
+                   expected.v(), 2 * expected.half);
         }
-        const cuda::KvWrite write{k.data(), v.data(), stride, rotate ? angles.data() : nullptr, slot, n, page.k(), page.v(),
-                                  2 * page.half};
+        const cuda::KvWrite write{k.data(), v.data(), stride,       rotate ? angles.data() : nullptr, slot, n,
+                                  page.k(), page.v(), 2 * page.half};
         cuda::write_kv(shape, {&write, 1}, workspace, nullptr);
         finish();
         const auto* const got = reinterpret_cast<const uint16_t*>(page.bytes.data());
@@ -121,7 +123,8 @@ TEST_P(CudaPages, RowsAreWrittenAsOnTheCpu) {
         for (size_t i = 0; i < page.bytes.size() / 2; ++i) {
           // A rotation adds two products, which may or may not be rounded before. This makes one step of bf16.
           const float close = rotate ? std::abs(from_bf16(wanted[i])) / 128 + 1e-6f : 0.0f;
-          ASSERT_NEAR(from_bf16(got[i]), from_bf16(wanted[i]), close) << "head_dim " << dim << " slot " << slot << " n " << n;
+          ASSERT_NEAR(from_bf16(got[i]), from_bf16(wanted[i]), close)
+              << "head_dim " << dim << " slot " << slot << " n " << n;
         }
       }
     }
@@ -152,9 +155,10 @@ TEST_P(CudaPages, TokensMoveToOtherSlotsAndPages) {
 
 std::vector<QuantizedLayout> layouts(int64_t dim) {
   const auto q = static_cast<uint8_t>(dim / 16);
-  std::vector<QuantizedLayout> all = {{{{1, static_cast<uint8_t>(q + 2), static_cast<uint8_t>(3 * q - 6), 3}}, {{3, 5, 1, 7}}},
-                                      {{{1, q, q, 0}, static_cast<uint8_t>(2 * q - 1)}, {{2, 6, 3, 0}, 5}},
-                                      {{{0, 0, 0, 0}, static_cast<uint8_t>(4 * q)}, {{0, 0, 0, 0}, 16}}};
+  std::vector<QuantizedLayout> all = {
+      {{{1, static_cast<uint8_t>(q + 2), static_cast<uint8_t>(3 * q - 6), 3}}, {{3, 5, 1, 7}}},
+      {{{1, q, q, 0}, static_cast<uint8_t>(2 * q - 1)}, {{2, 6, 3, 0}, 5}},
+      {{{0, 0, 0, 0}, static_cast<uint8_t>(4 * q)}, {{0, 0, 0, 0}, 16}}};
   for (const int bits : kCodeBits) all.push_back({uniform_runs(dim, bits), uniform_runs(kPageTokens, bits)});
   return all;
 }
@@ -223,7 +227,8 @@ TEST_P(CudaPages, RowsAndCodesAreEncodedToo) {
   for (int64_t i = 0; i < 2 * kDim; ++i) order[static_cast<size_t>(i)] = static_cast<uint8_t>(kDim - 1 - i % kDim);
   AlignedBuffer first(static_cast<size_t>(2 * wide_bytes)), second(static_cast<size_t>(2 * narrow_bytes));
   AlignedBuffer expected(first.size()), expected_second(second.size());
-  for (AlignedBuffer* page : {&first, &second, &expected, &expected_second}) std::fill_n(page->data(), page->size(), std::byte{0});
+  for (AlignedBuffer* page : {&first, &second, &expected, &expected_second})
+    std::fill_n(page->data(), page->size(), std::byte{0});
   KvSegment codes;
   codes.format = KvSegment::Format::kQuantized;
   codes.tokens = kPageTokens;
@@ -239,8 +244,8 @@ TEST_P(CudaPages, RowsAndCodesAreEncodedToo) {
   finish();
   std::vector<float> k2(kValues), v2(kValues);
   for (int64_t head = 0; head < 2; ++head) {
-    quantize_page(wide, kDim, order.data(), &k[static_cast<size_t>(head * kValues)], &v[static_cast<size_t>(head * kValues)],
-                  expected.data() + head * wide_bytes);
+    quantize_page(wide, kDim, order.data(), &k[static_cast<size_t>(head * kValues)],
+                  &v[static_cast<size_t>(head * kValues)], expected.data() + head * wide_bytes);
     dequantize_page(wide, kDim, order.data(), expected.data() + head * wide_bytes, k2.data(), v2.data());
     quantize_page(narrow, kDim, order.data(), k2.data(), v2.data(), expected_second.data() + head * narrow_bytes);
   }
@@ -262,18 +267,22 @@ TEST_P(CudaPages, RowsOfIndexedPagesAreTheCpus) {
     for (const int bits : {0, 4, 8}) {
       for (const bool dense : {true, false}) {
         const int64_t bytes = indexed_rows_bytes(KvType::kBf16, dim, bits);
-        AlignedBuffer blocks(static_cast<size_t>(2 * block)), rows(static_cast<size_t>(2 * bytes)), expected(rows.size());
+        AlignedBuffer blocks(static_cast<size_t>(2 * block)), rows(static_cast<size_t>(2 * bytes)),
+            expected(rows.size());
         const PageSource source{dense ? slots : in_rows};
         const PageEncode job{source, 2, index, nullptr, blocks.data(), block, rows.data(), bits};
         cuda::encode_pages(dim, {&job, 1}, workspace, nullptr);
         finish();
         for (int64_t head = 0; head < 2; ++head) {
-          std::vector<float> k(all_k.begin() + head * kPageTokens * dim, all_k.begin() + (head + 1) * kPageTokens * dim);
-          std::vector<float> v(all_v.begin() + head * kPageTokens * dim, all_v.begin() + (head + 1) * kPageTokens * dim);
+          std::vector<float> k(all_k.begin() + head * kPageTokens * dim,
+                               all_k.begin() + (head + 1) * kPageTokens * dim);
+          std::vector<float> v(all_v.begin() + head * kPageTokens * dim,
+                               all_v.begin() + (head + 1) * kPageTokens * dim);
           if (dense) page.load(head, nullptr, &k, &v);
           encode_rows(KvType::kBf16, dim, bits, k.data(), v.data(), expected.data() + head * bytes);
         }
-        EXPECT_TRUE(std::equal(rows.data(), rows.data() + rows.size(), expected.data())) << dim << " " << bits << " " << dense;
+        EXPECT_TRUE(std::equal(rows.data(), rows.data() + rows.size(), expected.data()))
+            << dim << " " << bits << " " << dense;
       }
     }
   }
@@ -309,12 +318,14 @@ TEST_P(CudaPages, RowsMoveIntoSlotsAndPagesAreCopiedAndZeroed) {
   store_kv(KvType::kBf16, 1, 80, k.data(), v.data(), 63, expected.k() + offset, expected.v() + offset, 0);
   cuda::move_tokens(80, {&move, 1}, workspace, nullptr);
   const auto bytes = static_cast<size_t>(offset);
-  const PageCopy copies[] = {{page.bytes.data() + bytes, copy.bytes.data(), bytes}, {nullptr, copy.bytes.data() + bytes, bytes}};
+  const PageCopy copies[] = {{page.bytes.data() + bytes, copy.bytes.data(), bytes},
+                             {nullptr, copy.bytes.data() + bytes, bytes}};
   cuda::copy_pages(copies, workspace, nullptr);
   finish();
   EXPECT_TRUE(std::equal(page.bytes.data(), page.bytes.data() + page.bytes.size(), expected.bytes.data()));
   EXPECT_TRUE(std::equal(copy.bytes.data(), copy.bytes.data() + bytes, expected.bytes.data() + bytes));
-  EXPECT_TRUE(std::all_of(copy.bytes.data() + bytes, copy.bytes.data() + 2 * bytes, [](std::byte b) { return b == std::byte{0}; }));
+  EXPECT_TRUE(std::all_of(copy.bytes.data() + bytes, copy.bytes.data() + 2 * bytes,
+                          [](std::byte b) { return b == std::byte{0}; }));
 }
 
 // Attention over these pages then shows it, as over a dense page.

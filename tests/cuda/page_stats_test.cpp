@@ -85,14 +85,21 @@ TEST_P(CudaPageStats, QueriesMeetKeysOfPagesWithAResidual) {
       const PageEncode encode{source, kHeads, to.quantized, nullptr, const_cast<void*>(to.k), to.head_stride};
       layer.backend->encode(kType, dim, {&encode, 1});
       again[which].resize(static_cast<size_t>(2 * kHeads * kPageTokens * dim));
-      const PageRead read{to, 0, kHeads, 0, kPageTokens, again[which].data(), again[which].data() + kHeads * kPageTokens * dim,
+      const PageRead read{to,
+                          0,
+                          kHeads,
+                          0,
+                          kPageTokens,
+                          again[which].data(),
+                          again[which].data() + kHeads * kPageTokens * dim,
                           kPageTokens * dim};
       layer.backend->read(kType, dim, {&read, 1});
       layer.backend->finish();
     }
     expect_near(products[1], products[0], 1e-5f, 1e-3f);
-    EXPECT_NE(std::vector<float>(products[0].begin() + kQueries * kStride, products[0].begin() + 2 * kQueries * kStride),
-              std::vector<float>(products[0].begin() + 2 * kQueries * kStride, products[0].end()));
+    EXPECT_NE(
+        std::vector<float>(products[0].begin() + kQueries * kStride, products[0].begin() + 2 * kQueries * kStride),
+        std::vector<float>(products[0].begin() + 2 * kQueries * kStride, products[0].end()));
     EXPECT_EQ(again[1], again[0]);
   }
 }
@@ -106,12 +113,14 @@ TEST_P(CudaPageStats, RowsAreAPlaceLikeOthers) {
       layer.add_dense(1, 3);
       const std::vector<TokenPlace> rows = layer.rows(kPageTokens);
       std::vector<TokenMove> moves;
-      for (int64_t t = 0; t < kPageTokens; ++t) moves.push_back({layer.place_of(0, 0, (t * 7) % kPageTokens), rows[static_cast<size_t>(t)]});
+      for (int64_t t = 0; t < kPageTokens; ++t)
+        moves.push_back({layer.place_of(0, 0, (t * 7) % kPageTokens), rows[static_cast<size_t>(t)]});
       layer.backend->move(kType, dim, moves);
       values[which] = layer.read(rows);
       layer.add_quantized(0, 8, nullptr);
       const KvSegment& quantized = layer.segments[1];
-      const PageEncode job{{rows}, 1, quantized.quantized, nullptr, const_cast<void*>(quantized.k), quantized.head_stride};
+      const PageEncode job{
+          {rows}, 1, quantized.quantized, nullptr, const_cast<void*>(quantized.k), quantized.head_stride};
       layer.backend->encode(kType, dim, {&job, 1});
       std::vector<float> k(static_cast<size_t>(kPageTokens * dim)), v(k.size());
       const PageRead read{quantized, 0, 1, 0, kPageTokens, k.data(), v.data(), 0};

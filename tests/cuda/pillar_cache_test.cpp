@@ -17,7 +17,8 @@ TEST(PillarOnDevice, ReadsWhatItDoesOnTheCpu) {
   const CacheShape shape{2, 2, 64, kernels::KvType::kBf16};
   std::vector<std::vector<float>> outputs;
   std::vector<std::vector<int64_t>> positions;
-  const std::shared_ptr<kernels::KvBackend> backends[] = {kernels::make_cpu_kv_backend(&threads), kernels::cuda::make_cuda_kv_backend(0)};
+  const std::shared_ptr<kernels::KvBackend> backends[] = {kernels::make_cpu_kv_backend(&threads),
+                                                          kernels::cuda::make_cuda_kv_backend(0)};
   for (const auto& backend : backends) {
     const PolicyContext context{shape, PagePool::create(shape, backend, 0), &threads};
     CacheDriver driver(shape, 4, backend);

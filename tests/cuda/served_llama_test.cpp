@@ -45,7 +45,8 @@ TEST(MirroredOnDevice, DraftsHoldWhatTheyWouldAlone) {
   for (const BackendLoader& loader : {native_loader(pool), device_rows_loader(pool)}) {
     Served served(weights, "bf16", "auto", loader, make_cuda_cache_backend(0));
     const auto policy = served.model->make_policy(served.context, "k8v8");
-    const auto alone = policy->new_sequence(0), draft = policy->new_sequence(0), target = served.policy->new_sequence(0);
+    const auto alone = policy->new_sequence(0), draft = policy->new_sequence(0),
+               target = served.policy->new_sequence(0);
     MirroredCache mirror(served.context.shape, served.model->kv_backend(), target.get(), draft.get());
     std::vector<float> logits(static_cast<size_t>(weights.config().vocab_size)), expected = logits;
     const auto pass = [&](SequenceCache* cache, int64_t n, float* to) {
@@ -131,7 +132,8 @@ TEST_F(DraftsOnDevice, AnswersAreTheSameWhereTheCacheIsTheHosts) {
 }
 
 TEST_F(DraftsOnDevice, MayReadWhatAVerificationAttendedTo) {
-  for (const auto& choice : answers("full", {{"policy", "pillar_attn"}, {"tokens", 128}}, false)) EXPECT_EQ(choice.size(), 20u);
+  for (const auto& choice : answers("full", {{"policy", "pillar_attn"}, {"tokens", 128}}, false))
+    EXPECT_EQ(choice.size(), 20u);
 }
 
 class NormsOnDevice : public testing::TestWithParam<QkNorm> {};

@@ -35,7 +35,9 @@ std::vector<float> mass_of(const Sequence& sequence, int64_t n, size_t batch = s
 std::vector<float> cpu_mass_of(const Sequence& sequence, int64_t n) {
   ThreadPool pool(1);
   AttentionScratch scratch;
-  return run_mass(sequence, n, [&](const AttentionMassTask& task) { attention_mass(pool, sequence.shape, {&task, 1}, scratch); });
+  return run_mass(sequence, n, [&](const AttentionMassTask& task) {
+    attention_mass(pool, sequence.shape, {&task, 1}, scratch);
+  });
 }
 
 // Expects the device and the CPU to read the same tokens and to give them the same mass. Tokens with a promise within
@@ -47,7 +49,8 @@ void expect_as_on_the_cpu(const Sequence& sequence, int64_t n, const std::string
   double error = 0;
   for (size_t i = 0; i < found.size(); ++i) {
     otherwise += (found[i] > 0) != (expected[i] > 0);
-    if (found[i] > 0 && expected[i] > 0) error = std::max(error, std::abs(1.0 - static_cast<double>(found[i] / expected[i])));
+    if (found[i] > 0 && expected[i] > 0)
+      error = std::max(error, std::abs(1.0 - static_cast<double>(found[i] / expected[i])));
   }
   EXPECT_LE(otherwise, found.size() / 50) << what;
   EXPECT_LT(error, 0.02) << what;
@@ -62,8 +65,14 @@ class CudaSparseAttention : public OrderTest {};
 
 TEST_P(CudaSparseAttention, ReadsWhatPromisesMost) {
   using Case = std::tuple<Shape, int32_t, int>;  // with the tokens read of a page, and the bits of rows
-  for (const auto& [shape, read, bits] : {Case{{9, 3, 64}, 1, 0}, {{9, 3, 64}, 63, 0}, {{9, 3, 64}, 16, 8}, {{4, 2, 128}, 16, 0},
-                                          {{4, 2, 128}, 16, 4}, {{2, 1, 80}, 16, 4}, {{3, 1, 16}, 16, 8}, {{2, 2, 256}, 16, 4}}) {
+  for (const auto& [shape, read, bits] : {Case{{9, 3, 64}, 1, 0},
+                                          {{9, 3, 64}, 63, 0},
+                                          {{9, 3, 64}, 16, 8},
+                                          {{4, 2, 128}, 16, 0},
+                                          {{4, 2, 128}, 16, 4},
+                                          {{2, 1, 80}, 16, 4},
+                                          {{3, 1, 16}, 16, 8},
+                                          {{2, 2, 256}, 16, 4}}) {
     const IndexedSequence indexed(shape, KvType::kBf16, read, bits);
     constexpr int64_t kQueries = 2;
     const double error =
@@ -123,8 +132,8 @@ TEST_P(CudaSparseAttention, ARowsBitsDependOnItsOwnSegmentsOnly) {
   EXPECT_EQ(mass_of(indexed.sequence, 3), mass_of(indexed.sequence, 3, 1));
   const size_t row = all.size() / 3;
   std::vector<uint8_t> a(row), b(3 * row), c(2 * row), d(row);
-  const AttentionTask tasks[] = {indexed.sequence.task(1, a.data()), dense.task(3, b.data()), other.sequence.task(2, c.data()),
-                                 dense.task(1, d.data())};
+  const AttentionTask tasks[] = {indexed.sequence.task(1, a.data()), dense.task(3, b.data()),
+                                 other.sequence.task(2, c.data()), dense.task(1, d.data())};
   cuda::AttentionWorkspace workspace;
   for (const size_t batch : {size_t{1} << 30, size_t{1} << 20}) {
     workspace.sparse.most_bytes = batch;

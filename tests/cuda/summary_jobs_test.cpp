@@ -43,7 +43,10 @@ class CudaSummaryJobs : public DeviceComparison {
     const std::span<const KvSegment> quantized = std::span(layer.segments).subspan(2, coded > 0 ? 1 : 0);
     const HeadEntries entries{quantized, 1, places, bias, queries.n > 0 ? &queries : nullptr};
     const std::vector<TokenPlace> to = layer.rows(std::min(count, n));
-    Result result{std::vector<int32_t>(to.size()), std::vector<int32_t>(bias.size()), std::vector<float>(to.size()), {},
+    Result result{std::vector<int32_t>(to.size()),
+                  std::vector<int32_t>(bias.size()),
+                  std::vector<float>(to.size()),
+                  {},
                   std::vector<float>(bias.size())};
     const EntrySummary summary{entries, rule, to, result.pivots.data(), result.group.data(), result.bias.data()};
     const EntryStats stats{entries, stat, count, result.stats.data()};
@@ -60,11 +63,13 @@ TEST_P(CudaSummaryJobs, AreTheCpusWithinRounding) {
   for (const auto& [n, count] : {std::pair<int64_t, int64_t>{32, 8}, {5, 1}, {75, 9}, {6, 8}}) {
     for (int pivots = 0; pivots < 4; ++pivots) {
       for (int other = 0; other < 3; ++other) {
-        const SummaryRule rule{static_cast<PivotRule>(pivots), static_cast<ValueRule>(other), static_cast<BiasRule>((other + pivots) % 3)};
+        const SummaryRule rule{static_cast<PivotRule>(pivots), static_cast<ValueRule>(other),
+                               static_cast<BiasRule>((other + pivots) % 3)};
         const auto stat = static_cast<EntryStat>(other);
         const Result expected = run(make_cpu_kv_backend(nullptr), n, rule, count, stat);
         const Result got = run(make_cuda_cache_backend(0), n, rule, count, stat);
-        SCOPED_TRACE("n " + std::to_string(n) + " pivots " + std::to_string(pivots) + " other " + std::to_string(other));
+        SCOPED_TRACE("n " + std::to_string(n) + " pivots " + std::to_string(pivots) + " other " +
+                     std::to_string(other));
         EXPECT_EQ(got.pivots, expected.pivots);
         EXPECT_EQ(got.group, expected.group);
         expect_near(got.bias, expected.bias, 1e-4f, 1e-4f);

@@ -57,13 +57,15 @@ class Layer {
   }
   std::vector<TokenPlace> places_of(size_t page) {
     std::vector<TokenPlace> places;
-    for (int64_t row = 0; row < heads * kPageTokens; ++row) places.push_back(place_of(page, row / kPageTokens, row % kPageTokens));
+    for (int64_t row = 0; row < heads * kPageTokens; ++row)
+      places.push_back(place_of(page, row / kPageTokens, row % kPageTokens));
     return places;
   }
   // Returns places of n rows, one after the other: K, then V of each.
   std::vector<TokenPlace> rows(int64_t n) {
     std::vector<TokenPlace> rows;
-    for (auto* at = reinterpret_cast<float*>(add(n * 2 * dim * 4)); static_cast<int64_t>(rows.size()) < n; at += 2 * dim) {
+    for (auto* at = reinterpret_cast<float*>(add(n * 2 * dim * 4)); static_cast<int64_t>(rows.size()) < n;
+         at += 2 * dim) {
       rows.push_back({at, at + dim, TokenPlace::kRow});
     }
     return rows;
@@ -100,9 +102,11 @@ class Layer {
   std::vector<std::unique_ptr<PageMemory>> memory_;
 };
 
-inline void expect_near(const std::vector<float>& got, const std::vector<float>& expected, float relative, float absolute) {
+inline void expect_near(const std::vector<float>& got, const std::vector<float>& expected, float relative,
+                        float absolute) {
   ASSERT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], relative * std::abs(expected[i]) + absolute) << i;
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_NEAR(got[i], expected[i], relative * std::abs(expected[i]) + absolute) << i;
 }
 
 // A test over the order of threads that compares with the CPU's results.

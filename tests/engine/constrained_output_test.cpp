@@ -11,7 +11,8 @@ namespace {
 using nlohmann::json;
 
 // Few words may follow each letter, so that tokens from look-up often break the grammar.
-constexpr const char* kGrammar = "root ::= (pair \" \"){3} [x-z]+ \"q\"\npair ::= \"a\" [b-d] | \"e\" [f-h] | \"ab\" \"a\" [m-z]+";
+constexpr const char* kGrammar =
+    "root ::= (pair \" \"){3} [x-z]+ \"q\"\npair ::= \"a\" [b-d] | \"e\" [f-h] | \"ab\" \"a\" [m-z]+";
 const std::regex kForm("((a[b-d]|e[f-h]|aba[m-z]+) ){3}[x-z]+q");
 
 class ConstrainedOutput : public EngineTest {
@@ -122,7 +123,9 @@ TEST_F(ConstrainedOutput, CountedRepetitionsEndWhereTheyMust) {
     engine.reset();
     model = std::make_unique<FakeModel>();
     model->draws = draws;
-    model->bias = [](TokenId token) { return token >= 30 && token < kFakeNan ? 20.0f : token == kFakeEos ? -50.0f : 0.0f; };
+    model->bias = [](TokenId token) {
+      return token >= 30 && token < kFakeNan ? 20.0f : token == kFakeEos ? -50.0f : 0.0f;
+    };
     start();
     for (uint64_t seed = 0; seed < 4; ++seed) {
       GenerationRequest request = make_request(20, 100, seed);

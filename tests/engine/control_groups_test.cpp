@@ -16,7 +16,9 @@ constexpr int64_t kMiB = 1 << 20;
 // groups.
 class ControlGroups : public testing::Test {
  protected:
-  ControlGroups() : root_(std::filesystem::path(testing::TempDir()) / ("control_groups_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))) {
+  ControlGroups()
+      : root_(std::filesystem::path(testing::TempDir()) /
+              ("control_groups_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))) {
     std::filesystem::remove_all(root_);
   }
   ~ControlGroups() override { std::filesystem::remove_all(root_); }
@@ -25,10 +27,13 @@ class ControlGroups : public testing::Test {
     std::filesystem::create_directories((root_ / file).parent_path());
     std::ofstream(root_ / file) << text;
   }
-  void version_2(const std::string& own, const std::string& mount_root = "/", const std::string& mount = "/sys/fs/cgroup") {
+  void version_2(const std::string& own, const std::string& mount_root = "/",
+                 const std::string& mount = "/sys/fs/cgroup") {
     write("proc/self/cgroup", "0::" + own + "\n");
-    write("proc/self/mountinfo", "20 1 8:1 / / rw,relatime - ext4 /dev/sda rw\n"
-                                 "33 24 0:30 " + mount_root + " " + mount + " rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
+    write("proc/self/mountinfo",
+          "20 1 8:1 / / rw,relatime - ext4 /dev/sda rw\n"
+          "33 24 0:30 " +
+              mount_root + " " + mount + " rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
   }
   void memory_2(const std::string& group, const std::string& max, int64_t current, int64_t inactive = 0) {
     write(group + "/memory.max", max + "\n");
@@ -36,10 +41,15 @@ class ControlGroups : public testing::Test {
     write(group + "/memory.stat", "anon 1\nactive_file 77\ninactive_file " + std::to_string(inactive) + "\n");
   }
   void version_1(const std::string& own, const std::string& mount_root) {
-    write("proc/self/cgroup", "12:pids:" + own + "\n8:memory:" + own + "\n4:cpu,cpuacct:" + own + "\n1:name=systemd:" + own + "\n0::" + own + "\n");
-    write("proc/self/mountinfo", "40 30 0:35 " + mount_root + " /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n"
-                                 "41 30 0:36 " + mount_root + " /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"
-                                 "42 30 0:37 " + mount_root + " /sys/fs/cgroup/pids ro - cgroup cgroup rw,pids\n");
+    write("proc/self/cgroup", "12:pids:" + own + "\n8:memory:" + own + "\n4:cpu,cpuacct:" + own +
+                                  "\n1:name=systemd:" + own + "\n0::" + own + "\n");
+    write("proc/self/mountinfo", "40 30 0:35 " + mount_root +
+                                     " /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n"
+                                     "41 30 0:36 " +
+                                     mount_root +
+                                     " /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"
+                                     "42 30 0:37 " +
+                                     mount_root + " /sys/fs/cgroup/pids ro - cgroup cgroup rw,pids\n");
   }
   void memory_1(const std::string& group, int64_t limit, int64_t used, const std::string& stat = "") {
     write("sys/fs/cgroup/memory" + group + "/memory.limit_in_bytes", std::to_string(limit) + "\n");
@@ -115,7 +125,8 @@ TEST_F(ControlGroups, AGroupOutsideOfTheMountLeavesItsRoot) {
 
 TEST_F(ControlGroups, Version1) {
   version_1("/docker/abc", "/docker/abc");  // as Docker mounts it
-  memory_1("", 600 * kMiB, 200 * kMiB, "cache 1\ninactive_file 9\ntotal_inactive_file " + std::to_string(100 * kMiB) + "\n");
+  memory_1("", 600 * kMiB, 200 * kMiB,
+           "cache 1\ninactive_file 9\ntotal_inactive_file " + std::to_string(100 * kMiB) + "\n");
   EXPECT_EQ(free_mib(), 500);
   write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
   write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
@@ -137,8 +148,9 @@ TEST_F(ControlGroups, Version1WithAncestorsSeenAndUnseen) {
 // Debian before version 11: memory is in a hierarchy of version 1, and one of version 2 exists without it.
 TEST_F(ControlGroups, BothVersionsAtOnce) {
   version_1("/user.slice", "/");
-  write("proc/self/mountinfo", "41 30 0:36 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
-                               "43 30 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+  write("proc/self/mountinfo",
+        "41 30 0:36 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+        "43 30 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
   memory_1("/user.slice", 70 * kMiB, 0);
   EXPECT_EQ(free_mib(), 70);
   memory_2("sys/fs/cgroup/unified/user.slice", std::to_string(60 * kMiB), 0);

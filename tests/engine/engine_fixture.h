@@ -139,7 +139,7 @@ class EngineTest : public ::testing::Test {
   EngineOptions options;
   int threads = 1;
   std::unique_ptr<FakeModel> model = std::make_unique<FakeModel>();
-  FakeModel* served = nullptr;  // the model that the engine runs and owns
+  FakeModel* served = nullptr;                         // the model that the engine runs and owns
   std::unique_ptr<FakeModel> draft_model, int4_model;  // null if the engine has none
   std::unique_ptr<EngineImpl> engine;
 };

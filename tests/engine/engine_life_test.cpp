@@ -63,7 +63,8 @@ TEST_F(EngineTest, SequencesBytesAndTokensAreCountedByPolicy) {
   EXPECT_EQ(running.policies.at("streaming").full_bytes, running.policies.at("full").full_bytes / 2);
   const TierUse& tiers = running.policies.at("full").tiers;
   EXPECT_GT(tiers.tokens[kExactTier], 0);
-  EXPECT_EQ(tiers.bytes[kExactTier], static_cast<double>(2 * 2 * kernels::kPageTokens * fake_cache_shape().bytes_per_token()));
+  EXPECT_EQ(tiers.bytes[kExactTier],
+            static_cast<double>(2 * 2 * kernels::kPageTokens * fake_cache_shape().bytes_per_token()));
   gate.open();
   for (const auto& stream : streams) EXPECT_EQ(read_all(*stream)[0].finish, FinishReason::kLength);
   const EngineStats ended = engine->stats();
@@ -185,7 +186,8 @@ TEST_F(EngineTest, ARequestForAllThatTheContextHoldsEndsWhereMemoryDoes) {
 // limit must never be exceeded.
 TEST_F(EngineTest, AnswersUnderMemoryPressureAreThoseOfPlenty) {
   const auto request_of = [](uint64_t seed) {
-    GenerationRequest request = make_request(5 + static_cast<int64_t>(seed * 37 % 150), 20 + static_cast<int64_t>(seed * 53 % 200), seed);
+    GenerationRequest request =
+        make_request(5 + static_cast<int64_t>(seed * 37 % 150), 20 + static_cast<int64_t>(seed * 53 % 200), seed);
     request.n = 1 + static_cast<int32_t>(seed % 3 == 0);
     if (seed % 4 == 1) request.speculative = {{"method", "ngram"}, {"adaptive", false}};
     if (seed % 4 == 2) request.kv_cache = {{"policy", "streaming"}, {"tokens", 256}};
@@ -284,7 +286,8 @@ TEST_F(EngineTest, HeldAndKeptBytesStayWithinTheBudget) {
 TEST_F(EngineTest, AnAnswerLeavesThePromptToBeCutBack) {
   options.prefix_cache_bytes = -1;
   start();
-  GenerationRequest request = make_request(200, 1, 1);  // its only token is in no pass: the cache ends where the prompt does
+  GenerationRequest request =
+      make_request(200, 1, 1);  // its only token is in no pass: the cache ends where the prompt does
   generate(request);
   request.prompt[150] = 30;
   const auto stream = engine->submit(request);
@@ -296,9 +299,8 @@ TEST_F(EngineTest, AnAnswerLeavesThePromptToBeCutBack) {
 TEST_F(EngineTest, AnotherQuestionAboutATextFindsIt) {
   options.prefix_cache_bytes = -1;
   options.model.context_length = 2048;
-  for (const nlohmann::json& policy :
-       {nlohmann::json("full"), nlohmann::json{{"policy", "snapkv"}, {"tokens", 256}},
-        nlohmann::json{{"policy", "streaming"}, {"tokens", 256}}}) {
+  for (const nlohmann::json& policy : {nlohmann::json("full"), nlohmann::json{{"policy", "snapkv"}, {"tokens", 256}},
+                                       nlohmann::json{{"policy", "streaming"}, {"tokens", 256}}}) {
     for (const int64_t prompt : {1010, 1024, 1035, 1090, 1100}) {
       model = std::make_unique<FakeModel>();
       start();
@@ -340,7 +342,8 @@ TEST_F(EngineTest, APromptWaitsForOneThatComputesWhatBothNeed) {
   EXPECT_EQ(read_all(*parts)[0].tokens, expected_other.tokens);
   EXPECT_EQ(parts->usage().cached_tokens, 700);
   // Room for the text that both share, the rest of each prompt, and a copied page for each of their states, each once.
-  EXPECT_LT(engine->stats().prefix_cache_bytes, (1100 + 4 * kernels::kPageTokens) * fake_cache_shape().bytes_per_token());
+  EXPECT_LT(engine->stats().prefix_cache_bytes,
+            (1100 + 4 * kernels::kPageTokens) * fake_cache_shape().bytes_per_token());
 }
 
 // After a prefix hit, the draft must draft as it does without one. Its own cache cannot be cut back, so the second
@@ -389,10 +392,12 @@ TEST_F(EngineTest, AConversationGoesOnFromItsLastTurn) {
 }
 
 TEST_F(EngineTest, APromptSurvivesARestart) {
-  const std::filesystem::path directory = std::filesystem::path(testing::TempDir()) / ("prefixes." + std::to_string(getpid()));
+  const std::filesystem::path directory =
+      std::filesystem::path(testing::TempDir()) / ("prefixes." + std::to_string(getpid()));
   options.prefix_cache_bytes = -1;
   options.prefix_cache_dir = directory;
-  for (const nlohmann::json& policy : {nlohmann::json("full"), nlohmann::json{{"policy", "streaming"}, {"tokens", 256}}, nlohmann::json{{"policy", "snapkv"}, {"tokens", 256}}}) {
+  for (const nlohmann::json& policy : {nlohmann::json("full"), nlohmann::json{{"policy", "streaming"}, {"tokens", 256}},
+                                       nlohmann::json{{"policy", "snapkv"}, {"tokens", 256}}}) {
     GenerationRequest request = make_request(600, 10, 1);
     request.kv_cache = policy;
     start();
@@ -415,7 +420,8 @@ TEST_F(EngineTest, APromptSurvivesARestart) {
 
 // A container's user may find such a directory if the volume belongs to root.
 TEST_F(EngineTest, ADirectoryForPrefixesThatCannotBeUsedIsLeftAlone) {
-  const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / ("no_directory." + std::to_string(getpid()));
+  const std::filesystem::path file =
+      std::filesystem::path(testing::TempDir()) / ("no_directory." + std::to_string(getpid()));
   std::ofstream(file) << "a file";
   options.prefix_cache_bytes = -1;
   for (const std::filesystem::path& directory : {file, file / "below", std::filesystem::path("/proc/self/prefixes")}) {
@@ -424,7 +430,9 @@ TEST_F(EngineTest, ADirectoryForPrefixesThatCannotBeUsedIsLeftAlone) {
     testing::internal::CaptureStderr();
     start();
     const std::string log = testing::internal::GetCapturedStderr();
-    EXPECT_NE(log.find("prefix_cache_dir: expected a writable directory, found " + directory.string()), std::string::npos) << log;
+    EXPECT_NE(log.find("prefix_cache_dir: expected a writable directory, found " + directory.string()),
+              std::string::npos)
+        << log;
     const ChoiceResult first = generate(make_request(600, 10, 1));
     const auto again = engine->submit(make_request(600, 10, 1));
     EXPECT_EQ(read_all(*again)[0].tokens, first.tokens);

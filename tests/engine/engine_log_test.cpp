@@ -34,13 +34,13 @@ TEST_F(EngineLogTest, DebugTellsStepsPreemptionsAndCompactions) {
   const std::string log = log_of_a_tight_run();
   set_log_level(LogLevel::kInfo);
   EXPECT_THAT(log, ContainsRegex("debug step decoding=1 prompts=0 tokens=1 admitted=0 preempted=[0-9] waiting=[0-9]"));
-  EXPECT_THAT(log, ContainsRegex("debug preempted id=test-1 choice=[123] recomputes=[0-9]+ needed_by=test-1 needed_bytes="));
-  EXPECT_THAT(log, ContainsRegex("debug compacted id=test-1 choice=0 policy=streaming tokens=[0-9]+ tokens_kept=[0-9]+ "));
+  EXPECT_THAT(log,
+              ContainsRegex("debug preempted id=test-1 choice=[123] recomputes=[0-9]+ needed_by=test-1 needed_bytes="));
+  EXPECT_THAT(log,
+              ContainsRegex("debug compacted id=test-1 choice=0 policy=streaming tokens=[0-9]+ tokens_kept=[0-9]+ "));
 }
 
-TEST_F(EngineLogTest, InfoTellsNothingOfThem) {
-  EXPECT_THAT(log_of_a_tight_run(), Not(ContainsRegex(" debug ")));
-}
+TEST_F(EngineLogTest, InfoTellsNothingOfThem) { EXPECT_THAT(log_of_a_tight_run(), Not(ContainsRegex(" debug "))); }
 
 }  // namespace
 }  // namespace smartkv

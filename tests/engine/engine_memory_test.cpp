@@ -147,7 +147,8 @@ TEST_F(EngineMemoryTest, AnExceptionDoesNotEndTheEngine) {
     Latch gate;
     hold_passes(&gate);
     start();
-    const auto streams = engine->submit_all({make_request(50, 40, 0), make_request(50, 40, 1), make_request(50, 40, 2)});
+    const auto streams =
+        engine->submit_all({make_request(50, 40, 0), make_request(50, 40, 1), make_request(50, 40, 2)});
     gate.wait_for_pass();
     served->failures = failures;
     gate.open();
@@ -221,7 +222,8 @@ TEST_F(EngineMemoryTest, EachAllocationOfAStepMayFail) {
           ++ended;
           EXPECT_NE(results[i].error, "");
         } else {
-          ASSERT_EQ(results[i].tokens, expected[i].tokens) << "choice " << i << ", allocation " << n << " after pass " << pass;
+          ASSERT_EQ(results[i].tokens, expected[i].tokens)
+              << "choice " << i << ", allocation " << n << " after pass " << pass;
           EXPECT_EQ(results[i].text, expected[i].text);
         }
       }

@@ -163,7 +163,9 @@ TEST_F(EngineTest, TextIsWholeCharacters) {
     EXPECT_NE(piece, "\xC3");
     text += piece;
   }
-  EXPECT_EQ(text, "\xC3\xA9" "a\xEF\xBF\xBD");
+  EXPECT_EQ(text,
+            "\xC3\xA9"
+            "a\xEF\xBF\xBD");
 }
 
 TEST_F(EngineTest, TheContextEndsTheOutput) {

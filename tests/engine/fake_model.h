@@ -14,14 +14,14 @@
 #include "cache/policy.h"
 #include "cache/sequence_cache.h"
 #include "engine/model/model.h"
-#include "kernels/random.h"
 #include "engine/text/tokenizer.h"
+#include "kernels/random.h"
 
 namespace smartkv {
 
 constexpr TokenId kFakeEos = 0;
-constexpr TokenId kFakeNan = 62;     // a sequence that contains it gets NaN logits
-constexpr TokenId kFakeThrow = 63;   // a pass that carries it throws
+constexpr TokenId kFakeNan = 62;    // a sequence that contains it gets NaN logits
+constexpr TokenId kFakeThrow = 63;  // a pass that carries it throws
 constexpr int64_t kFakeVocab = 64;
 
 inline CacheShape fake_cache_shape() { return {1, 1, 16, kernels::KvType::kF32}; }
@@ -99,9 +99,9 @@ class FakeModel final : public Model {
     return {};
   }
 
-  mutable std::atomic<int> failures{0};  // how often lost() will throw
+  mutable std::atomic<int> failures{0};                            // how often lost() will throw
   std::function<void(std::span<const SequenceInput>)> on_forward;  // called before the pass; may wait or throw
-  std::function<float(TokenId)> bias = [](TokenId token) {  // keeps special tokens out unless a test replaces it
+  std::function<float(TokenId)> bias = [](TokenId token) {         // keeps special tokens out unless a test replaces it
     return token == kFakeEos || token >= kFakeNan ? -50.0f : 0.0f;
   };
   // Wraps each policy that the model makes. May be null.
@@ -118,7 +118,8 @@ class FakeModel final : public Model {
     fill_logits(seen_, logits.data());
     TokenId best = -1;
     for (TokenId token = 0; token < kFakeVocab; ++token) {
-      const bool allowed = draw->allowed.empty() || (draw->allowed[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
+      const bool allowed =
+          draw->allowed.empty() || (draw->allowed[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
       if (allowed && (best < 0 || logits[static_cast<size_t>(token)] > logits[static_cast<size_t>(best)])) best = token;
     }
     draw->drawn.token = best;

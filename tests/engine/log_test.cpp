@@ -17,9 +17,9 @@
 namespace smartkv {
 namespace {
 
+using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using std::chrono::milliseconds;
 
 std::string text_line(std::string_view message, std::initializer_list<LogField> fields = {}) {
   return std::string(LogLine(LogFormat::kText, message, fields).text());
@@ -52,10 +52,12 @@ TEST(LogLine, JsonHasTimeAndLevel) {
 
 // Clients choose paths, so a message may contain anything.
 TEST(LogLine, NothingInAMessageBeginsALine) {
-  const std::string forged = "GET /a\n2026-01-01T00:00:00.000Z error forged\r\x1b[31m\x7f\u0085\u2028\u202e\u009b" + std::string(1, '\0');
+  const std::string forged =
+      "GET /a\n2026-01-01T00:00:00.000Z error forged\r\x1b[31m\x7f\u0085\u2028\u202e\u009b" + std::string(1, '\0');
   EXPECT_EQ(text_line(forged),
             "GET /a\\n2026-01-01T00:00:00.000Z error forged\\r\\u001b[31m\\u007f\\u0085\\u2028\\u202e\\u009b\\u0000\n");
-  EXPECT_EQ(text_line("request", {{"path", "/a b\n\"c\" status=200"}}), "request path=\"/a b\\n\\\"c\\\" status=200\"\n");
+  EXPECT_EQ(text_line("request", {{"path", "/a b\n\"c\" status=200"}}),
+            "request path=\"/a b\\n\\\"c\\\" status=200\"\n");
   EXPECT_EQ(text_line("request", {{"path", "/ä"}, {"id", ""}}), "request path=\"/ä\" id=\"\"\n");
   EXPECT_EQ(text_line("bad \xff\xc0\xaf\xed\xa0\x80"), "bad \ufffd\ufffd\ufffd\ufffd\ufffd\ufffd\n");
 }
@@ -70,14 +72,16 @@ TEST(LogLine, JsonReadsBack) {
 
 TEST(LogLine, LongTextsAreCut) {
   const std::string longest(100'000, '"');
-  for (const std::string& line : {text_line(longest, {{"path", longest}, {"status", "200"}}),
-                                  json_line(longest, {{"a", longest}, {"b", longest}, {"c", longest}, {"d", longest}, {"e", longest}})}) {
+  for (const std::string& line :
+       {text_line(longest, {{"path", longest}, {"status", "200"}}),
+        json_line(longest, {{"a", longest}, {"b", longest}, {"c", longest}, {"d", longest}, {"e", longest}})}) {
     EXPECT_LE(line.size(), 8 << 10);
     EXPECT_TRUE(line.ends_with('\n'));
     EXPECT_THAT(line, HasSubstr("..."));
   }
   EXPECT_THAT(text_line(longest, {{"path", longest}, {"status", "200"}}), HasSubstr(" status=200\n"));
-  EXPECT_TRUE(nlohmann::json::accept(json_line(longest, {{"a", longest}, {"b", longest}, {"c", longest}, {"d", longest}})));
+  EXPECT_TRUE(
+      nlohmann::json::accept(json_line(longest, {{"a", longest}, {"b", longest}, {"c", longest}, {"d", longest}})));
 }
 
 // Logs into a pipe that is not read, and exits with a code that says whether logging blocked.

@@ -41,7 +41,9 @@ class CheckedCache final : public ForwardingCache {
     return followed_;
   }
   std::unique_ptr<SequenceCache> fork() const override { return copy(cache_->fork(), prompt_); }
-  std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override { return copy(cache_->resume(prompt_tokens), prompt_tokens); }
+  std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override {
+    return copy(cache_->resume(prompt_tokens), prompt_tokens);
+  }
 
  private:
   int64_t due() const { return std::max(prompt_, followed_.tokens) + kEvery; }
@@ -59,9 +61,12 @@ class CheckedCache final : public ForwardingCache {
 
 class CheckedPolicy final : public KvCachePolicy {
  public:
-  CheckedPolicy(std::unique_ptr<KvCachePolicy> policy, std::shared_ptr<Log> log) : policy_(std::move(policy)), log_(std::move(log)) {}
+  CheckedPolicy(std::unique_ptr<KvCachePolicy> policy, std::shared_ptr<Log> log)
+      : policy_(std::move(policy)), log_(std::move(log)) {}
   std::string_view name() const override { return "checked"; }
-  int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const override { return policy_->max_bytes(prompt_tokens, n_tokens); }
+  int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const override {
+    return policy_->max_bytes(prompt_tokens, n_tokens);
+  }
   std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const override {
     return std::make_unique<CheckedCache>(policy_->new_sequence(prompt_tokens), prompt_tokens, log_);
   }
@@ -76,7 +81,9 @@ class LogitCheckTest : public EngineTest {
   LogitCheckTest() { model = checked_model(); }
   std::unique_ptr<FakeModel> checked_model() const {
     auto checked = std::make_unique<FakeModel>();
-    checked->checked_policy = [log = log_](std::unique_ptr<KvCachePolicy> policy) { return std::make_unique<CheckedPolicy>(std::move(policy), log); };
+    checked->checked_policy = [log = log_](std::unique_ptr<KvCachePolicy> policy) {
+      return std::make_unique<CheckedPolicy>(std::move(policy), log);
+    };
     return checked;
   }
   // Returns the numbers of tokens after which checks were made.

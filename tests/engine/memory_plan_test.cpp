@@ -19,7 +19,8 @@ class MemoryPlanTest : public EngineTest {
 };
 
 TEST_F(MemoryPlanTest, IsThePolicysBound) {
-  const MemoryPlan plan = plan_memory(*full_, nullptr, {.prompt_tokens = 100, .output_tokens = 50}, {10 * bytes(150), row_});
+  const MemoryPlan plan =
+      plan_memory(*full_, nullptr, {.prompt_tokens = 100, .output_tokens = 50}, {10 * bytes(150), row_});
   EXPECT_EQ(plan.policy, "full");
   EXPECT_EQ(plan.problem, "");
   EXPECT_EQ(plan.prompt_bytes, bytes(101));
@@ -56,10 +57,12 @@ TEST_F(MemoryPlanTest, SaysWhyItDoesNotFit) {
   EXPECT_LT(longer.output_tokens, 500);
   EXPECT_EQ(longer.problem, "one sequence may need " + std::to_string(bytes(600)) + " bytes of KV cache, but only " +
                                 std::to_string(memory.kv_cache_bytes) + " are available (kv_cache_bytes)");
-  const MemoryPlan open = plan_memory(*full_, nullptr, {.prompt_tokens = 100, .output_tokens = 500, .to_the_end = true}, memory);
+  const MemoryPlan open =
+      plan_memory(*full_, nullptr, {.prompt_tokens = 100, .output_tokens = 500, .to_the_end = true}, memory);
   EXPECT_EQ(open.problem, "");
   EXPECT_EQ(open.output_tokens, longer.output_tokens);
-  const MemoryPlan two = plan_memory(*full_, nullptr, {.prompt_tokens = 150, .output_tokens = 50, .sequences = 2}, memory);
+  const MemoryPlan two =
+      plan_memory(*full_, nullptr, {.prompt_tokens = 150, .output_tokens = 50, .sequences = 2}, memory);
   EXPECT_EQ(two.sequences, 1);
   EXPECT_TRUE(two.problem.starts_with("2 sequences may need")) << two.problem;
 }

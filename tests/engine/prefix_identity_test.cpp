@@ -118,11 +118,13 @@ TEST(PrefixFilesOfAModel, AreNotThoseOfTheSameTensorsWithAnotherKey) {
   const std::filesystem::path directory = std::filesystem::path(model.path()) / "prefixes";
   std::ifstream file(model.path() + "/config.json");
   const std::string config(std::istreambuf_iterator<char>(file), {});
-  const std::vector<std::string> keys = {"", R"("rope_theta": 100.0, )", R"("rope_scaling": {"type": "linear", "factor": 8.0}, )",
+  const std::vector<std::string> keys = {"", R"("rope_theta": 100.0, )",
+                                         R"("rope_scaling": {"type": "linear", "factor": 8.0}, )",
                                          R"("rms_norm_eps": 0.5, )"};
   for (const std::string& key : keys) {
     std::string changed = config;
-    if (key.find("rms_norm_eps") != std::string::npos) changed.replace(changed.find("\"rms_norm_eps\""), 14, "\"pad_token_id\"");
+    if (key.find("rms_norm_eps") != std::string::npos)
+      changed.replace(changed.find("\"rms_norm_eps\""), 14, "\"pad_token_id\"");
     changed.insert(1, key);
     std::ofstream(model.path() + "/config.json") << changed;
     int64_t cached = -1;

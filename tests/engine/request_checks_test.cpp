@@ -43,8 +43,9 @@ TEST(RequestChecks, OnlyListedPoliciesMayBeNamed) {
   EXPECT_EQ(of_request(options, json{{"policy", "balanced"}, {"bits", 5}}, "ngram").param, "");
   const Refusal refused = of_request(options, "k2v2", nullptr);
   EXPECT_EQ(refused.param, "kv_cache");
-  EXPECT_EQ(refused.message, "kv_cache: expected one of \"full\", \"balanced\", which this server allows "
-                             "(allowed_policies), found \"k2v2\"");
+  EXPECT_EQ(refused.message,
+            "kv_cache: expected one of \"full\", \"balanced\", which this server allows "
+            "(allowed_policies), found \"k2v2\"");
   EXPECT_EQ(of_request(options, "mixed_precision", nullptr).param, "kv_cache");  // the policy of the preset
   const json nested = {{"method", "self"}, {"kv_cache", {{"policy", "k2v2"}}}};
   EXPECT_EQ(of_request(options, nullptr, nested).param, "speculative.kv_cache");

@@ -42,7 +42,8 @@ class Sample : public testing::Test {
     generation.prompt = {1, 2, 3};
     generation.max_tokens = 5;
     generation.sampling.temperature = 0;
-    return std::make_unique<Request>(generation, RequestObjects{nullptr, nullptr, std::make_shared<LooseGrammar>(refused)},
+    return std::make_unique<Request>(generation,
+                                     RequestObjects{nullptr, nullptr, std::make_shared<LooseGrammar>(refused)},
                                      std::set<TokenId>{kFakeEos}, tokenizer, 100, 1);
   }
 
@@ -53,7 +54,8 @@ class Sample : public testing::Test {
 
 TEST_F(Sample, TokensThatTheGrammarRefusesLeaveTheMask) {
   const auto request = make(3);
-  const GenerationEvent event = sample_round(*request, &request->choices[0], logits.data(), kFakeVocab, kFakeVocab, nullptr, &scratch);
+  const GenerationEvent event =
+      sample_round(*request, &request->choices[0], logits.data(), kFakeVocab, kFakeVocab, nullptr, &scratch);
   EXPECT_EQ(event.tokens, std::vector<TokenId>{4});
   EXPECT_EQ(event.text, "d");
 }
@@ -63,7 +65,8 @@ TEST_F(Sample, TextEndsBeforeMinTokensWhereNothingElseIsLeft) {
   generation.min_tokens = 3;
   generation.stop_token_ids = {5};
   const auto constrained = make(4, generation);  // refuses all allowed tokens except a stop token
-  const auto event = sample_round(*constrained, &constrained->choices[0], logits.data(), kFakeVocab, kFakeVocab, nullptr, &scratch);
+  const auto event =
+      sample_round(*constrained, &constrained->choices[0], logits.data(), kFakeVocab, kFakeVocab, nullptr, &scratch);
   EXPECT_EQ(event.tokens, std::vector<TokenId>{5});
   EXPECT_EQ(event.finish, FinishReason::kStop);
 
@@ -71,12 +74,14 @@ TEST_F(Sample, TextEndsBeforeMinTokensWhereNothingElseIsLeft) {
   generation.prompt = {1};
   generation.sampling.temperature = 0;
   Request every(generation, {}, std::set<TokenId>{kFakeEos}, tokenizer, 100, 1);
-  EXPECT_EQ(sample_round(every, &every.choices[0], logits.data(), kFakeVocab, kFakeVocab, nullptr, &scratch).finish, FinishReason::kStop);
+  EXPECT_EQ(sample_round(every, &every.choices[0], logits.data(), kFakeVocab, kFakeVocab, nullptr, &scratch).finish,
+            FinishReason::kStop);
 }
 
 TEST_F(Sample, AMaskOfRefusedTokensIsAnError) {
   const auto request = make(5);
-  EXPECT_THROW(sample_round(*request, &request->choices[0], logits.data(), kFakeVocab, kFakeVocab, nullptr, &scratch), SamplingError);
+  EXPECT_THROW(sample_round(*request, &request->choices[0], logits.data(), kFakeVocab, kFakeVocab, nullptr, &scratch),
+               SamplingError);
 }
 
 TEST_F(Sample, ARowIsComputedAgainWhereADeviceDrewARefusedToken) {
@@ -89,7 +94,8 @@ TEST_F(Sample, ARowIsComputedAgainWhereADeviceDrewARefusedToken) {
   EXPECT_TRUE(sample_round(*request, &choice, nullptr, kFakeVocab, kFakeVocab, &*draw, &scratch).tokens.empty());
   EXPECT_EQ(choice.n_output, 1);
   EXPECT_FALSE(draw_on_device(*request, &choice, 1, kFakeVocab));
-  EXPECT_EQ(sample_round(*request, &choice, logits.data(), kFakeVocab, kFakeVocab, nullptr, &scratch).tokens, std::vector<TokenId>{4});
+  EXPECT_EQ(sample_round(*request, &choice, logits.data(), kFakeVocab, kFakeVocab, nullptr, &scratch).tokens,
+            std::vector<TokenId>{4});
 }
 
 }  // namespace

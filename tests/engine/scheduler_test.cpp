@@ -68,7 +68,8 @@ class FakeSequence final : public ScheduledSequence {
 
 class SchedulerTest : public ::testing::Test {
  protected:
-  FakeSequence* add(uint64_t ticket, int64_t prompt, int64_t output = 1000, int64_t slots = 1, int64_t bytes_per_token = 1) {
+  FakeSequence* add(uint64_t ticket, int64_t prompt, int64_t output = 1000, int64_t slots = 1,
+                    int64_t bytes_per_token = 1) {
     sequences_[ticket] = std::make_unique<FakeSequence>(&used_, prompt, output, bytes_per_token);
     scheduler().enqueue(sequences_[ticket].get(), ticket, slots);
     return sequences_[ticket].get();
@@ -166,7 +167,7 @@ TEST_F(SchedulerTest, AShortPromptWaitsForNoLongOne) {
   add(1, 200);
   step();
   add(2, 5);
-  add(3, 190);  // not shorter than the rest of the oldest
+  add(3, 190);                                               // not shorter than the rest of the oldest
   EXPECT_THAT(step(), ElementsAre(Pair(1, 5), Pair(2, 5)));  // the oldest does as much as those that overtake it
   EXPECT_THAT(step(), ElementsAre(Pair(1, 15), Pair(2, 1)));
 }

@@ -50,8 +50,8 @@ TEST(StatsRecorder, MetricsOfCachesAreWellFormed) {
 // A wait of half a millisecond must not be reported as 150 ms, the median that a first bucket of 0.3 s gives.
 TEST(StatsRecorder, ShortWaitsHaveBuckets) {
   StatsRecorder recorder;
-  for (const Histogram* histogram : {&recorder.stats.queue_time, &recorder.stats.e2e_latency, &recorder.stats.time_per_output_token,
-                                     &recorder.stats.time_to_first_token}) {
+  for (const Histogram* histogram : {&recorder.stats.queue_time, &recorder.stats.e2e_latency,
+                                     &recorder.stats.time_per_output_token, &recorder.stats.time_to_first_token}) {
     EXPECT_LE(histogram->bounds.front(), 0.001);
   }
   RequestTimings timings;

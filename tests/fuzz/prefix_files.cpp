@@ -35,7 +35,8 @@ class Files {
   void try_one(const uint8_t* data, size_t size) {
     if (size == 0) return;
     const size_t policy = data[0] % (policies_.size() + 1);
-    const std::string file = policy == 0 ? std::string(text_of(data + 1, size - 1)) : changed(good_[policy - 1], data + 1, size - 1);
+    const std::string file =
+        policy == 0 ? std::string(text_of(data + 1, size - 1)) : changed(good_[policy - 1], data + 1, size - 1);
     fs::remove_all(directory_);
     fs::create_directories(directory_);
     write_file(directory_ / name_, file);
@@ -51,7 +52,8 @@ class Files {
     const std::shared_ptr<SequenceCache> cache = policy.new_sequence(kPrompt);
     driver_.run(cache.get(), kTokens, 64);
     PrefixFiles files({.directory = directory_, .max_bytes = 1 << 30, .identity = "this model"});
-    name_ = files.write({.key = "key", .tokens = std::vector<int32_t>(kTokens), .committed = 0, .own_bytes = 1}, cache).value();
+    name_ = files.write({.key = "key", .tokens = std::vector<int32_t>(kTokens), .committed = 0, .own_bytes = 1}, cache)
+                .value();
     files.wait();
     files.collect();
     std::ifstream in(directory_ / name_, std::ios::binary);

@@ -35,7 +35,8 @@ class CutAttention : public testing::TestWithParam<std::tuple<CpuLevel, KvType>>
 
 // Pages of random tokens, each once cut, and once dense with zeros in the channels that are cut out.
 struct Pages {
-  Pages(KvBackend& backend, KvType type, int64_t heads, int64_t dim, int64_t k_channels, int64_t v_channels, int64_t n, uint32_t seed) {
+  Pages(KvBackend& backend, KvType type, int64_t heads, int64_t dim, int64_t k_channels, int64_t v_channels, int64_t n,
+        uint32_t seed) {
     const int64_t element = type == KvType::kBf16 ? 2 : 4, head_bytes = kPageTokens * dim * element;
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
@@ -54,11 +55,14 @@ struct Pages {
         std::vector<float> some_k = k, some_v = v;
         for (int64_t row = 0; zeroed && row < kPageTokens * heads; ++row) {
           const int64_t head = row % heads;
-          for (int64_t c = k_channels; c < dim; ++c) some_k[static_cast<size_t>(row * dim + k_order[static_cast<size_t>(head * dim + c)])] = 0;
-          for (int64_t c = v_channels; c < dim; ++c) some_v[static_cast<size_t>(row * dim + v_order[static_cast<size_t>(head * dim + c)])] = 0;
+          for (int64_t c = k_channels; c < dim; ++c)
+            some_k[static_cast<size_t>(row * dim + k_order[static_cast<size_t>(head * dim + c)])] = 0;
+          for (int64_t c = v_channels; c < dim; ++c)
+            some_v[static_cast<size_t>(row * dim + v_order[static_cast<size_t>(head * dim + c)])] = 0;
         }
         std::byte* const to = memory.emplace_back(static_cast<size_t>(2 * heads * head_bytes)).data();
-        backend.write(type, heads, dim, {some_k.data(), some_v.data(), heads * dim, 0, kPageTokens, to, to + head_bytes, 2 * head_bytes});
+        backend.write(type, heads, dim,
+                      {some_k.data(), some_v.data(), heads * dim, 0, kPageTokens, to, to + head_bytes, 2 * head_bytes});
         KvSegment segment;
         segment.tokens = kPageTokens;
         segment.k = to;
@@ -68,7 +72,8 @@ struct Pages {
       };
       const KvSegment whole = store(false);
       dense.push_back(store(true));
-      const int64_t k_bytes = kPageTokens * k_channels * element, stride = kPageTokens * (k_channels + v_channels) * element;
+      const int64_t k_bytes = kPageTokens * k_channels * element,
+                    stride = kPageTokens * (k_channels + v_channels) * element;
       std::byte* const to = memory.emplace_back(static_cast<size_t>(heads * stride)).data();
       KvSegment segment;
       segment.format = KvSegment::Format::kCut;
@@ -97,13 +102,18 @@ float value(KvType type, const AlignedBuffer& out, int64_t i) {
 }
 
 TEST_P(CutAttention, EqualsDensePagesWithZeros) {
-  for (const auto& [heads, kv_heads, dim, k, v] : {std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>{9, 3, 64, 48, 32},
-                                                  {2, 2, 128, 16, 128}, {3, 1, 80, 80, 16}, {4, 2, 32, 16, 16}, {8, 1, 256, 208, 112}}) {
+  for (const auto& [heads, kv_heads, dim, k, v] :
+       {std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>{9, 3, 64, 48, 32},
+        {2, 2, 128, 16, 128},
+        {3, 1, 80, 80, 16},
+        {4, 2, 32, 16, 16},
+        {8, 1, 256, 208, 112}}) {
     Pages pages(*backend_, type(), kv_heads, dim, k, v, 6, static_cast<uint32_t>(dim));
     const AttentionShape shape{heads, kv_heads, dim, 1 / std::sqrt(static_cast<float>(dim)), type()};
     for (const int64_t n : {1, 2, 7}) {
       // The last page is dense. Its last tokens are those of the queries.
-      std::vector<KvSegment> cut(pages.cut.begin(), pages.cut.end() - 1), dense(pages.dense.begin(), pages.dense.end() - 1);
+      std::vector<KvSegment> cut(pages.cut.begin(), pages.cut.end() - 1),
+          dense(pages.dense.begin(), pages.dense.end() - 1);
       cut.insert(cut.begin() + 2, pages.dense[5]);
       dense.insert(dense.begin() + 2, pages.dense[5]);
       cut.push_back(pages.dense[0]);
@@ -140,7 +150,8 @@ TEST_P(CutAttention, RefusesWhatNoKernelRuns) {
     backend_->attention(shape, {&task, 1});
   };
   EXPECT_NO_THROW(run(pages.cut[0]));
-  for (const auto& [tokens, k, v] : {std::tuple<int32_t, int32_t, int32_t>{63, 32, 32}, {64, 24, 32}, {64, 32, 0}, {64, 32, 80}}) {
+  for (const auto& [tokens, k, v] :
+       {std::tuple<int32_t, int32_t, int32_t>{63, 32, 32}, {64, 24, 32}, {64, 32, 0}, {64, 32, 80}}) {
     KvSegment bad = pages.cut[0];
     bad.tokens = tokens;
     bad.k_channels = k;
@@ -149,13 +160,14 @@ TEST_P(CutAttention, RefusesWhatNoKernelRuns) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Levels, CutAttention,
-    testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
-                     testing::Values(KvType::kBf16, KvType::kF32)),
-    [](const auto& row) {
-      return std::string(name(std::get<0>(row.param))) + (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
-    });
+INSTANTIATE_TEST_SUITE_P(Levels, CutAttention,
+                         testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512,
+                                                          CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
+                                          testing::Values(KvType::kBf16, KvType::kF32)),
+                         [](const auto& row) {
+                           return std::string(name(std::get<0>(row.param))) +
+                                  (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
+                         });
 
 }  // namespace
 }  // namespace smartkv::kernels

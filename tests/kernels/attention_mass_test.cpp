@@ -52,12 +52,14 @@ TEST_P(AttentionMass, IsZeroBeforeAWindow) {
     const std::vector<float> mass = run_mass(pool, sequence, 19);
     ASSERT_EQ(mass.size(), expected.size());
     EXPECT_LT(relative_error(expected, [&](size_t i) { return mass[i]; }), 3e-4) << "window " << window;
-    for (size_t i = 0; i < mass.size(); ++i) ASSERT_FALSE(expected[i] == 0.0 && mass[i] != 0.0f) << "window " << window << ", " << i;
+    for (size_t i = 0; i < mass.size(); ++i)
+      ASSERT_FALSE(expected[i] == 0.0 && mass[i] != 0.0f) << "window " << window << ", " << i;
   }
 }
 
 TEST_P(AttentionMass, AQuerysBitsDependOnItsOwnSequenceOnly) {
-  const Sequence sequence({9, 3, 64}, type(), 500, 3, mass_formats(64)), other({9, 3, 64}, type(), 333, 4, mass_formats(64));
+  const Sequence sequence({9, 3, 64}, type(), 500, 3, mass_formats(64)),
+      other({9, 3, 64}, type(), 333, 4, mass_formats(64));
   ThreadPool one(1);
   const std::vector<float> all = run_mass(pool, sequence, 37);
   EXPECT_EQ(all, run_mass(one, sequence, 37));
@@ -73,13 +75,14 @@ TEST_P(AttentionMass, AQuerysBitsDependOnItsOwnSequenceOnly) {
   EXPECT_EQ(b, run_mass(one, other, 2));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Levels, AttentionMass,
-    testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
-                     testing::Values(KvType::kBf16, KvType::kF32)),
-    [](const auto& row) {
-      return std::string(name(std::get<0>(row.param))) + (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
-    });
+INSTANTIATE_TEST_SUITE_P(Levels, AttentionMass,
+                         testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512,
+                                                          CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
+                                          testing::Values(KvType::kBf16, KvType::kF32)),
+                         [](const auto& row) {
+                           return std::string(name(std::get<0>(row.param))) +
+                                  (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
+                         });
 
 }  // namespace
 }  // namespace smartkv::kernels

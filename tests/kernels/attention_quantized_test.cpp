@@ -46,8 +46,8 @@ class QuantizedAttention : public testing::TestWithParam<std::tuple<CpuLevel, Kv
 
 TEST_P(QuantizedAttention, EveryWidthEqualsTheDefinition) {
   for (const int64_t dim : {32, 64, 80, 128}) {
-    std::vector<QuantizedLayout> layouts = {mixed(dim, false), mixed(dim, true), uniform(dim, 8, 2),
-                                            uniform(dim, 2, 8), with_dropped_columns(dim)};
+    std::vector<QuantizedLayout> layouts = {mixed(dim, false), mixed(dim, true), uniform(dim, 8, 2), uniform(dim, 2, 8),
+                                            with_dropped_columns(dim)};
     for (const int bits : kCodeBits) layouts.push_back(uniform(dim, bits, bits));
     for (size_t i = 0; i < layouts.size(); ++i) {
       for (const Bias bias : {Bias::kNone, Bias::kSome}) {
@@ -94,13 +94,14 @@ TEST_P(QuantizedAttention, ARowsBitsDependOnItsOwnSequenceOnly) {
   EXPECT_EQ(b, run_attention(one, other, 3));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Levels, QuantizedAttention,
-    testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
-                     testing::Values(KvType::kBf16, KvType::kF32)),
-    [](const auto& row) {
-      return std::string(name(std::get<0>(row.param))) + (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
-    });
+INSTANTIATE_TEST_SUITE_P(Levels, QuantizedAttention,
+                         testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512,
+                                                          CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
+                                          testing::Values(KvType::kBf16, KvType::kF32)),
+                         [](const auto& row) {
+                           return std::string(name(std::get<0>(row.param))) +
+                                  (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
+                         });
 
 // Products are summed as integers, so instructions that differ only there must give the same bits. Dense pages of bf16
 // differ, because a tile adds its 32 products in another order.

@@ -35,9 +35,9 @@ enum class Bias : uint8_t { kNone, kSome };
 struct Sequence {
   AttentionShape shape;
   int64_t tokens;
-  std::vector<float> k, v, q;  // k, v: [tokens, n_kv_heads, head_dim]; q: [tokens, n_heads, head_dim]
+  std::vector<float> k, v, q;   // k, v: [tokens, n_kv_heads, head_dim]; q: [tokens, n_heads, head_dim]
   std::vector<uint8_t> orders;  // channel orders of every other quantized page: [n_kv_heads, head_dim]
-  std::vector<float> bias;  // [tokens, n_kv_heads]
+  std::vector<float> bias;      // [tokens, n_kv_heads]
   std::vector<AlignedBuffer> pages;
   std::vector<std::vector<float>> page_bias;
   std::vector<KvSegment> segments;
@@ -228,8 +228,8 @@ inline void poison_slots(Sequence& sequence, uint32_t pattern) {
     if (segment.format != KvSegment::Format::kDense) continue;
     std::byte* const page = sequence.pages[i].data();
     for (int64_t head = 0; head < sequence.shape.n_kv_heads; ++head) {
-      poison_slots(sequence.shape.type, sequence.shape.head_dim, segment.tokens, pattern, page + head * segment.head_stride,
-                   page + head * segment.head_stride + segment.head_stride / 2);
+      poison_slots(sequence.shape.type, sequence.shape.head_dim, segment.tokens, pattern,
+                   page + head * segment.head_stride, page + head * segment.head_stride + segment.head_stride / 2);
     }
   }
 }

@@ -24,8 +24,8 @@ class AttentionLevels : public testing::TestWithParam<std::tuple<CpuLevel, KvTyp
 TEST_P(AttentionLevels, EqualsTheDefinition) {
   const KvType type = std::get<1>(GetParam());
   ThreadPool pool(2);
-  for (const Shape shape : {Shape{9, 3, 64}, Shape{4, 4, 128}, Shape{8, 1, 32}, Shape{2, 1, 80}, Shape{3, 1, 16},
-                            Shape{2, 2, 48}}) {
+  for (const Shape shape :
+       {Shape{9, 3, 64}, Shape{4, 4, 128}, Shape{8, 1, 32}, Shape{2, 1, 80}, Shape{3, 1, 16}, Shape{2, 2, 48}}) {
     for (const int64_t tokens : {1, 2, 17, 64, 65, 300}) {
       const Bias bias = tokens % 2 == 0 ? Bias::kNone : Bias::kSome;
       const Sequence sequence(shape, type, tokens, static_cast<uint64_t>(tokens), {std::nullopt}, bias);
@@ -134,7 +134,8 @@ TEST_P(AttentionLevels, SharedPagesChangeNoBit) {
 
 TEST_P(AttentionLevels, SlidingWindowsEqualTheDefinition) {
   const KvType type = std::get<1>(GetParam());
-  const PageFormats formats[] = {{std::nullopt}, {QuantizedLayout{uniform_runs(64, 8), uniform_runs(kPageTokens, 8)}, std::nullopt}};
+  const PageFormats formats[] = {{std::nullopt},
+                                 {QuantizedLayout{uniform_runs(64, 8), uniform_runs(kPageTokens, 8)}, std::nullopt}};
   ThreadPool pool(2);
   for (const PageFormats& format : formats) {
     for (const int64_t window : {1, 17, 63, 64, 65, 100, 300, 359, 360, 400}) {
@@ -142,7 +143,8 @@ TEST_P(AttentionLevels, SlidingWindowsEqualTheDefinition) {
       sequence.shape.window = window;
       const std::vector<double> expected = sequence.reference(37);
       const std::vector<uint8_t> out = run_attention(pool, sequence, 37);
-      EXPECT_LT(relative_error(expected, [&](size_t i) { return element(out, type, i); }), type == KvType::kBf16 ? 4e-3 : 5e-4)
+      EXPECT_LT(relative_error(expected, [&](size_t i) { return element(out, type, i); }),
+                type == KvType::kBf16 ? 4e-3 : 5e-4)
           << "window " << window;
     }
   }
@@ -212,7 +214,8 @@ void expect_heads_to_pass_over_others(KvType type, const PageFormats& formats) {
       attention(pool, sequence.shape, {&alone, 1}, scratch);
       for (size_t i = 0; i < kQueries * 6 * 64; ++i) {
         if (static_cast<int64_t>(i / 64 % 6 / 2) != head) continue;
-        EXPECT_NEAR(element(out, type, i), element(expected, type, i), type == KvType::kBf16 ? 8e-3 : 1e-5) << head << ", " << i;
+        EXPECT_NEAR(element(out, type, i), element(expected, type, i), type == KvType::kBf16 ? 8e-3 : 1e-5)
+            << head << ", " << i;
       }
     }
     // The mass of a KV head is the larger probability of two heads, so its sum is at least 1. It is 0 at tokens that
@@ -243,13 +246,14 @@ TEST_P(AttentionLevels, AHeadPassesOverThePagesOfOthers) {
   expect_heads_to_pass_over_others(type, {QuantizedLayout{uniform_runs(64, 4), uniform_runs(kPageTokens, 4)}});
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Levels, AttentionLevels,
-    testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
-                     testing::Values(KvType::kBf16, KvType::kF32)),
-    [](const auto& row) {
-      return std::string(name(std::get<0>(row.param))) + (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
-    });
+INSTANTIATE_TEST_SUITE_P(Levels, AttentionLevels,
+                         testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512,
+                                                          CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
+                                          testing::Values(KvType::kBf16, KvType::kF32)),
+                         [](const auto& row) {
+                           return std::string(name(std::get<0>(row.param))) +
+                                  (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
+                         });
 
 TEST(Attention, RefusesShapesItCannotRun) {
   ThreadPool pool(1);

@@ -10,7 +10,8 @@ namespace {
 
 TEST(CpuLevelTest, AnyLevelUpToTheDetectedOneCanBeChosen) {
   const CpuLevel initial = cpu_level();
-  for (CpuLevel level : {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni, CpuLevel::kAmx}) {
+  for (CpuLevel level :
+       {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni, CpuLevel::kAmx}) {
     if (level <= detected_cpu_level()) {
       set_cpu_level(level);
       EXPECT_EQ(cpu_level(), level);

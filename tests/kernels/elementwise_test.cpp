@@ -75,7 +75,8 @@ TEST_P(ElementwiseLevels, RopeRotatesHalves) {
 TEST_P(ElementwiseLevels, CodesAndTheirSumsEqualTheDefinition) {
   for (const int64_t n : {16, 64, 192}) {
     const std::vector<float> x = normal_floats(n, 5);
-    for (const CodeLine line : {CodeLine{0.125f, -1.0f, 15.0f}, CodeLine{0.03f, -3.0f, 255.0f}, CodeLine{0.0f, 0.5f, 3.0f}}) {
+    for (const CodeLine line :
+         {CodeLine{0.125f, -1.0f, 15.0f}, CodeLine{0.03f, -3.0f, 255.0f}, CodeLine{0.0f, 0.5f, 3.0f}}) {
       double error = 0, sum_c = 0, sum_cc = 0, sum_xc = 0;
       std::vector<uint8_t> expected, codes(x.size());
       for (const float value : x) {

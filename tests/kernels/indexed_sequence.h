@@ -65,7 +65,8 @@ struct IndexedSequence {
     const int64_t dim = shape.head_dim;
     const auto dense = [&](int64_t bytes, int64_t i) {
       const auto* at = from + bytes;
-      return type == KvType::kBf16 ? from_bf16(reinterpret_cast<const uint16_t*>(at)[i]) : reinterpret_cast<const float*>(at)[i];
+      return type == KvType::kBf16 ? from_bf16(reinterpret_cast<const uint16_t*>(at)[i])
+                                   : reinterpret_cast<const float*>(at)[i];
     };
     const float* mean = nullptr;
     for (int64_t i = 0; i < 2 * dim; ++i) means.push_back(dense(means_offset(type, dim, bits), i));
@@ -116,7 +117,8 @@ struct IndexedSequence {
 // Expects the last queries to read as many tokens as requested, and the ones that promise most. `mass` is the result of
 // attention_mass(). Returns the relative_error() of the outputs `out` against attention over the tokens that were read,
 // in which every other token is replaced by its page's mean.
-inline double reading_error(const IndexedSequence& indexed, const std::vector<float>& mass, const std::vector<uint8_t>& out) {
+inline double reading_error(const IndexedSequence& indexed, const std::vector<float>& mass,
+                            const std::vector<uint8_t>& out) {
   const Sequence& sequence = indexed.sequence;
   const Shape shape = indexed.shape;
   const KvType type = sequence.shape.type;

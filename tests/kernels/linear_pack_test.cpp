@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kernels/cpu_level.h"
-#include "kernels/linear.h"
 #include "kernels/half.h"
+#include "kernels/linear.h"
 
 namespace smartkv::kernels {
 namespace {
@@ -126,12 +126,14 @@ TEST(LinearPackTest, KeepsCodedBlocksWithoutLoss) {
       }
       block.factors[0] = half_to_float(0x0a67);
       block.factors[1] = -half_to_float(0x0b31);
-      pack_block(matrix, static_cast<int64_t>(i / 2) / 16, static_cast<int64_t>(i % 2), static_cast<int64_t>(i / 2) % 16, block);
+      pack_block(matrix, static_cast<int64_t>(i / 2) / 16, static_cast<int64_t>(i % 2),
+                 static_cast<int64_t>(i / 2) % 16, block);
     }
     for (size_t i = 0; i < blocks.size(); ++i) {
       const CodedBlock& block = blocks[i];
       CodedBlock again;
-      unpack_block(matrix, static_cast<int64_t>(i / 2) / 16, static_cast<int64_t>(i % 2), static_cast<int64_t>(i / 2) % 16, &again);
+      unpack_block(matrix, static_cast<int64_t>(i / 2) / 16, static_cast<int64_t>(i % 2),
+                   static_cast<int64_t>(i / 2) % 16, &again);
       EXPECT_EQ(std::memcmp(&again, &block, sizeof block), 0) << name(type) << " block " << i;
       std::vector<float> row(512);
       unpack_row(matrix, static_cast<int64_t>(i / 2), row.data());
@@ -139,7 +141,8 @@ TEST(LinearPackTest, KeepsCodedBlocksWithoutLoss) {
         const size_t g = k / 32, half = k % 32 / 16;
         const float q = block.q[k], first = block.factors[0] * static_cast<float>(block.codes[0][g]),
                     second = block.factors[1] * static_cast<float>(block.codes[1][g]);
-        EXPECT_EQ(row[256 * (i % 2) + k], type == WeightType::kInt4 ? first * q + second : (half == 0 ? first : second) * (q - 32));
+        EXPECT_EQ(row[256 * (i % 2) + k],
+                  type == WeightType::kInt4 ? first * q + second : (half == 0 ? first : second) * (q - 32));
       }
     }
   }
@@ -154,7 +157,8 @@ TEST(LinearPackTest, ShiftsIntegersToTheirCentre) {
     pack_group(matrix, 0, 0, zero, q.data(), 0.25f, -0.25f * static_cast<float>(zero));
     std::vector<float> row(32);
     unpack_row(matrix, zero, row.data());
-    for (size_t i = 0; i < q.size(); ++i) EXPECT_EQ(row[i], 0.25f * (static_cast<float>(q[i]) - static_cast<float>(zero)));
+    for (size_t i = 0; i < q.size(); ++i)
+      EXPECT_EQ(row[i], 0.25f * (static_cast<float>(q[i]) - static_cast<float>(zero)));
   }
   PackedMatrix int4 = make_packed(WeightType::kInt4, 16, 32, Minimums::kCentred);
   EXPECT_NO_THROW(pack_group(int4, 0, 0, 0, q.data(), 0.25f, -2.0f));
@@ -201,7 +205,7 @@ TEST(LinearPackTest, EveryHalfSurvivesTheWayToFloatAndBack) {
   }
   EXPECT_EQ(half_to_float(0x3555), 0.333251953125f);
   EXPECT_EQ(half_to_float(0x0001), std::ldexp(1.0f, -24));
-  EXPECT_EQ(float_to_half(1.0f + std::ldexp(1.0f, -11)), 0x3c00);      // a tie goes to even
+  EXPECT_EQ(float_to_half(1.0f + std::ldexp(1.0f, -11)), 0x3c00);  // a tie goes to even
   EXPECT_EQ(float_to_half(1.0f + 3 * std::ldexp(1.0f, -11)), 0x3c02);
   EXPECT_EQ(float_to_half(1e6f), 0x7bff);
 }

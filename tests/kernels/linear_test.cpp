@@ -307,8 +307,8 @@ TEST_P(LinearTest, SwiGluOfInterleavedGateAndUp) {
     std::vector<float> out(static_cast<size_t>(rows * n / 2));
     std::vector<uint16_t> out_bf16(out.size());
     void* target = type == WeightType::kF32 ? static_cast<void*>(out.data()) : out_bf16.data();
-    linear(pool, matrix, input.view,
-           {.out = target, .stride = n / 2, .epilogue = Epilogue::kSwiGlu, .bias = nullptr}, scratch_);
+    linear(pool, matrix, input.view, {.out = target, .stride = n / 2, .epilogue = Epilogue::kSwiGlu, .bias = nullptr},
+           scratch_);
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t i = 0; i < n / 2; ++i) {
         const double gate = y[static_cast<size_t>(row * (n + 3) + i / 16 * 32 + i % 16)];
@@ -328,13 +328,15 @@ TEST_P(LinearTest, SwiGluOfInterleavedGateAndUp) {
 
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
   return std::string(name(info.param.level)) + "_" + std::string(name(info.param.type)) +
-         (info.param.minimums == Minimums::kCentred ? "_centred" : info.param.minimums == Minimums::kCoded ? "_coded" : "");
+         (info.param.minimums == Minimums::kCentred ? "_centred"
+          : info.param.minimums == Minimums::kCoded ? "_coded"
+                                                    : "");
 }
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
-  for (CpuLevel level : {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni,
-                         CpuLevel::kAmx}) {
+  for (CpuLevel level :
+       {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni, CpuLevel::kAmx}) {
     for (WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
       cases.push_back({level, type, Minimums::kStored});
     }

@@ -23,7 +23,9 @@ namespace {
 std::vector<float> mass_of(const Sequence& sequence, int64_t n, int threads = 2) {
   ThreadPool pool(threads);
   AttentionScratch scratch;
-  return run_mass(sequence, n, [&](const AttentionMassTask& task) { attention_mass(pool, sequence.shape, {&task, 1}, scratch); });
+  return run_mass(sequence, n, [&](const AttentionMassTask& task) {
+    attention_mass(pool, sequence.shape, {&task, 1}, scratch);
+  });
 }
 
 class SparseAttention : public testing::TestWithParam<std::tuple<CpuLevel, KvType>> {
@@ -53,7 +55,8 @@ TEST_P(SparseAttention, ReadsWhatPromisesMost) {
     for (const auto& [read, bits] : {std::pair{1, 0}, {16, 0}, {63, 0}, {16, 8}, {16, 4}}) {
       const IndexedSequence indexed(shape, type(), read, bits);
       constexpr int64_t kQueries = 3;
-      const double error = reading_error(indexed, mass_of(indexed.sequence, kQueries), run_attention(pool, indexed.sequence, kQueries));
+      const double error =
+          reading_error(indexed, mass_of(indexed.sequence, kQueries), run_attention(pool, indexed.sequence, kQueries));
       EXPECT_LT(error, type() == KvType::kBf16 ? 6e-3 : 2e-6) << shape.head_dim << " " << read << " " << bits;
     }
   }
@@ -73,7 +76,8 @@ TEST_P(SparseAttention, ARowsBitsDependOnItsOwnSequenceOnly) {
     EXPECT_EQ(0, std::memcmp(some.data(), all.data() + all.size() - some.size(), some.size())) << n << " queries";
   }
   std::vector<uint8_t> a(row), b(3 * row), c(2 * row);
-  const AttentionTask tasks[] = {indexed.sequence.task(1, a.data()), dense.task(3, b.data()), other.sequence.task(2, c.data())};
+  const AttentionTask tasks[] = {indexed.sequence.task(1, a.data()), dense.task(3, b.data()),
+                                 other.sequence.task(2, c.data())};
   AttentionScratch scratch;
   for (int round = 0; round < 2; ++round) {
     attention(two, dense.shape, tasks, scratch);
@@ -99,7 +103,8 @@ TEST_P(SparseAttention, RowsOfCodesAreAsNearAsTheirStep) {
     std::vector<IndexedRow> gathered(kPageTokens);
     const auto* at = reinterpret_cast<const char*>(rows.data());
     for (int64_t t = 0; t < kPageTokens; ++t) {
-      gathered[static_cast<size_t>(t)] = {at + means_offset(type(), dim, bits), at + t * row_bytes(type(), dim, bits), bits};
+      gathered[static_cast<size_t>(t)] = {at + means_offset(type(), dim, bits), at + t * row_bytes(type(), dim, bits),
+                                          bits};
     }
     AlignedBuffer page(static_cast<size_t>(kPageTokens * row_bytes(type(), dim, 0)));
     cpu_kernels().attention->gather({1, 1, dim, 1, type()}, gathered, page.data());
@@ -112,11 +117,14 @@ TEST_P(SparseAttention, RowsOfCodesAreAsNearAsTheirStep) {
       for (int64_t d = 0; d < dim; ++d) {
         const bool pairs = type() == KvType::kBf16;
         const auto k_at = static_cast<size_t>(pairs ? (d / 2 * kPageTokens + t) * 2 + d % 2 : d * kPageTokens + t);
-        const auto v_at = static_cast<size_t>(kPageTokens * dim + (pairs ? (t / 2 * dim + d) * 2 + t % 2 : t * dim + d));
+        const auto v_at =
+            static_cast<size_t>(kPageTokens * dim + (pairs ? (t / 2 * dim + d) * 2 + t % 2 : t * dim + d));
         const float exact_k = k[static_cast<size_t>(t * dim + d)], exact_v = v[static_cast<size_t>(t * dim + d)];
         const float rounding = pairs ? 0x1p-8f : 1e-6f;
-        EXPECT_NEAR(value(k_at), exact_k, steps[0] * 0.5001f + std::abs(exact_k) * rounding) << t << " " << d << " " << bits;
-        EXPECT_NEAR(value(v_at), exact_v, steps[1] * 0.5001f + std::abs(exact_v) * rounding) << t << " " << d << " " << bits;
+        EXPECT_NEAR(value(k_at), exact_k, steps[0] * 0.5001f + std::abs(exact_k) * rounding)
+            << t << " " << d << " " << bits;
+        EXPECT_NEAR(value(v_at), exact_v, steps[1] * 0.5001f + std::abs(exact_v) * rounding)
+            << t << " " << d << " " << bits;
       }
       if (t == 3) continue;
       EXPECT_LT(steps[0], 10.0f / static_cast<float>((1 << bits) - 1));  // the channel far from 0 costs nothing
@@ -163,7 +171,8 @@ TEST(SparseAttentionErrors, PagesThatNoKernelReads) {
   };
   EXPECT_EQ(error([](Sequence&) {}), "no error");
   const std::string expected =
-      "attention: expected an indexed page of all KV heads, without bias or sliding window, and 1 to 64 tokens to read, "
+      "attention: expected an indexed page of all KV heads, without bias or sliding window, and 1 to 64 tokens to "
+      "read, "
       "found ";
   EXPECT_EQ(error([](Sequence& s) { s.segments[2].read = 0; }), expected + "0");
   EXPECT_EQ(error([](Sequence& s) { s.segments[2].read = 65; }), expected + "65");

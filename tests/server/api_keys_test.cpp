@@ -16,10 +16,10 @@ namespace {
 using http::KeyAccount;
 using http::KeyFileError;
 using http::KeyLimits;
+using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using std::chrono::seconds;
 
 const std::string kAlice = "alice-0123456789abcdef", kBob = "bob-0123456789abcdef", kCarol = "carol-0123456789abc";
 const KeyAccount::Clock::time_point kStart;
@@ -53,13 +53,14 @@ int status_with(const ServedEngine& server, const std::string& key) {
   return server.client().Get("/v1/models", bearer(key))->status;
 }
 
-httplib::Result complete(const ServedEngine& server, const std::string& key, const std::string& body = R"({"prompt": "abc"})") {
+httplib::Result complete(const ServedEngine& server, const std::string& key,
+                         const std::string& body = R"({"prompt": "abc"})") {
   return server.client().Post("/v1/completions", bearer(key), body, "application/json");
 }
 
 TEST(KeyFileTest, ReadsNamesKeysAndLimits) {
-  const auto keys = http::parse_api_keys("{ // comments\n" + entry("alice", kAlice, R"(, "concurrent_requests": 2)") + "," +
-                                             entry("bob", kBob, R"(, "tokens_per_minute": 600)") + "}",
+  const auto keys = http::parse_api_keys("{ // comments\n" + entry("alice", kAlice, R"(, "concurrent_requests": 2)") +
+                                             "," + entry("bob", kBob, R"(, "tokens_per_minute": 600)") + "}",
                                          "keys.json");
   ASSERT_EQ(keys.size(), 2u);
   EXPECT_EQ(keys[0].name, "alice");
@@ -86,11 +87,12 @@ TEST(KeyFileTest, ErrorsNameThePlaceAndNeverAKey) {
       {"{" + entry("alice", kAlice) + "," + entry("bob", kAlice) + "}", "bob.key", "alice"},
       {"{" + entry("alice", kAlice, ", \"tokens_per_minute\": 0") + "}", "alice.tokens_per_minute", "found 0"},
       {"{" + entry("alice", kAlice, ", \"concurrent_requests\": 1.5") + "}", "alice.concurrent_requests", "found 1.5"},
-      {"{" + entry("alice", kAlice, ", \"concurrent_requests\": \"" + kBob + "\"") + "}", "concurrent_requests", "found string"},
+      {"{" + entry("alice", kAlice, ", \"concurrent_requests\": \"" + kBob + "\"") + "}", "concurrent_requests",
+       "found string"},
   };
   for (const auto& [text, place, expected] : cases) {
     EXPECT_THAT(key_file_error(text), AllOf(HasSubstr("keys.json"), HasSubstr(place), HasSubstr(expected),
-                                      Not(HasSubstr("0123456789")), Not(HasSubstr("short"))));
+                                            Not(HasSubstr("0123456789")), Not(HasSubstr("short"))));
   }
   EXPECT_THROW(http::read_api_keys("/nonexistent/keys.json"), KeyFileError);
   EXPECT_THROW(http::read_api_keys(::testing::TempDir()), KeyFileError);
@@ -131,7 +133,8 @@ TEST(KeyAccountTest, TokensComeBackAtTheirRate) {
                                                               std::pair("x-ratelimit-reset-tokens", "80s")));
   EXPECT_THROW(account.begin(kStart + seconds(20)), openai::ApiError);
   account.begin(kStart + seconds(21));
-  EXPECT_THAT(account.headers(kStart + seconds(1000)), ::testing::Contains(std::pair("x-ratelimit-remaining-tokens", "60")));
+  EXPECT_THAT(account.headers(kStart + seconds(1000)),
+              ::testing::Contains(std::pair("x-ratelimit-remaining-tokens", "60")));
 }
 
 TEST(KeyAccountTest, OtherLimitsKeepWhatWasUsed) {
@@ -162,8 +165,9 @@ TEST(ApiKeys, RequestsAtOnceAreCountedToTheEndOfTheirStream) {
   server.engine.hold_after(1);
   RawConnection stream(server.port);
   const std::string body = R"({"prompt": "abc", "stream": true})";
-  stream.send("POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\nAuthorization: Bearer " +
-              kAlice + "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  stream.send(
+      "POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\nAuthorization: Bearer " +
+      kAlice + "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
   EXPECT_THAT(stream.read_until("data: "), HasSubstr("x-ratelimit-remaining-requests: 0"));
   const auto refused = complete(server, kAlice);
   EXPECT_EQ(refused->status, 429);

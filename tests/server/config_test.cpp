@@ -14,10 +14,10 @@
 namespace smartkv {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using test::Ran;
 using test::run;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 std::string written(const std::string& text) {
   const std::string path = ::testing::TempDir() + "config_test.json";
@@ -73,8 +73,10 @@ TEST(ConfigCommand, ChecksWhatNeedsNoModel) {
   EXPECT_THAT(error_of(R"({"allowed_policies": ["fool"]})"), HasSubstr("allowed_policies"));
   EXPECT_THAT(error_of(R"({"device": "cuda:0"})"), HasSubstr("device: expected cpu, "));
   EXPECT_THAT(error_of(R"({"backend": "torch", "weights": "int8"})"), HasSubstr("weights: expected auto, bf16 or f32"));
-  EXPECT_THAT(error_of(R"({"tensor_parallel": 2})"), HasSubstr("tensor_parallel: expected 1 with backend native, found 2"));
-  EXPECT_THAT(error_of(R"({"cuda_graphs": "on"})"), HasSubstr("cuda_graphs: expected auto or off on device cpu, found \"on\""));
+  EXPECT_THAT(error_of(R"({"tensor_parallel": 2})"),
+              HasSubstr("tensor_parallel: expected 1 with backend native, found 2"));
+  EXPECT_THAT(error_of(R"({"cuda_graphs": "on"})"),
+              HasSubstr("cuda_graphs: expected auto or off on device cpu, found \"on\""));
   EXPECT_THAT(error_of(R"({"max_buffered_bytes": 1000})"), HasSubstr("max_buffered_bytes"));
   EXPECT_THAT(error_of(R"({"api_keys_file": "nowhere.keys"})"), HasSubstr("nowhere.keys"));
   EXPECT_THAT(error_of(R"({"tls_cert": "nowhere.pem", "tls_key": "k.pem"})"), HasSubstr("nowhere.pem"));
@@ -92,9 +94,28 @@ TEST(ConfigCommand, ReportsEveryError) {
     "api_keys_file": "nowhere.keys", "trusted_proxies": ["everybody", "somebody"]})");
   const Ran ran = run({"config", "check", file.c_str()});
   EXPECT_EQ(ran.code, kUsageError);
-  for (const char* place : {"max_sequence", "port", "log_level", "model: ", "draft_model: ", "gates.a", "gates.b", "kv_cache", "device",
-                            "dtype", "rope_scaling.type", "temperature", "top_k", "max_buffered_bytes", "speculative", "fool", "fuel",
-                            "allowed_speculation", "api_key: ", "tls_key alone", "nowhere.keys", "everybody\", \"somebody"}) {
+  for (const char* place : {"max_sequence",
+                            "port",
+                            "log_level",
+                            "model: ",
+                            "draft_model: ",
+                            "gates.a",
+                            "gates.b",
+                            "kv_cache",
+                            "device",
+                            "dtype",
+                            "rope_scaling.type",
+                            "temperature",
+                            "top_k",
+                            "max_buffered_bytes",
+                            "speculative",
+                            "fool",
+                            "fuel",
+                            "allowed_speculation",
+                            "api_key: ",
+                            "tls_key alone",
+                            "nowhere.keys",
+                            "everybody\", \"somebody"}) {
     EXPECT_THAT(ran.error, HasSubstr(place));
   }
   EXPECT_EQ(std::count(ran.error.begin(), ran.error.end(), '\n'), 22) << ran.error;
@@ -109,7 +130,8 @@ TEST(ConfigCommand, AKeyMayEndWithTheLineBreakOfItsFile) {
   };
   EXPECT_EQ(key_of("secret\n"), "secret");
   EXPECT_EQ(key_of("secret\r\n"), "secret");
-  for (const char* wrong : {"sec\nret", " secret", "secret ", "s\xc3\xa4"}) EXPECT_THROW(key_of(wrong), ConfigError) << wrong;
+  for (const char* wrong : {"sec\nret", " secret", "secret ", "s\xc3\xa4"})
+    EXPECT_THROW(key_of(wrong), ConfigError) << wrong;
 }
 
 TEST(ConfigCommand, PrintsPresets) {

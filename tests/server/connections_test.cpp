@@ -94,9 +94,9 @@ TEST(Connections, LengthsThatDisagreeAreRefused) {
   const auto post = [&](const std::string& fields) {
     return answer(server.port, "POST /tokenize HTTP/1.1\r\n" + fields + "\r\n0\r\n\r\nGET /health HTTP/1.1\r\n\r\n");
   };
-  for (const char* fields : {"Content-Length: 5\r\nContent-Length: 50\r\n",
-                             "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
-                             "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"}) {
+  for (const char* fields :
+       {"Content-Length: 5\r\nContent-Length: 50\r\n", "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"}) {
     const std::string response = post(fields);
     EXPECT_EQ(response_status(response), 400) << fields;
     EXPECT_EQ(response.find("\"ok\""), response.npos) << "what followed was taken for a request: " << fields;
@@ -141,8 +141,8 @@ TEST(Connections, PipelinedRequestsAreAnsweredInOrder) {
 TEST(Connections, ABodyIsAskedForOnceItsHeadIsAccepted) {
   TestServer server({.api_key = "secret"});
   const std::string body = R"({"prompt": "a"})";
-  const std::string head = "POST /tokenize HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: " +
-                           std::to_string(body.size()) + "\r\n";
+  const std::string head =
+      "POST /tokenize HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
   RawConnection accepted(server.port);
   accepted.send(head + "Authorization: Bearer secret\r\n\r\n");
   EXPECT_EQ(accepted.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
@@ -151,15 +151,17 @@ TEST(Connections, ABodyIsAskedForOnceItsHeadIsAccepted) {
   EXPECT_EQ(response_status(response), 200);
   EXPECT_NE(response.find("[97]"), response.npos);
   EXPECT_EQ(response_status(answer(server.port, head + "\r\n")), 401);  // the server does not wait for its body
-  EXPECT_EQ(response_status(answer(server.port, "POST /tokenize HTTP/1.1\r\nAuthorization: Bearer secret\r\n"
-                                          "Expect: 100-continue\r\nContent-Length: 999999999\r\n\r\n")),
+  EXPECT_EQ(response_status(answer(server.port,
+                                   "POST /tokenize HTTP/1.1\r\nAuthorization: Bearer secret\r\n"
+                                   "Expect: 100-continue\r\nContent-Length: 999999999\r\n\r\n")),
             413);
 }
 
 TEST(Connections, ChunkedBodiesAreRead) {
   TestServer server;
-  EXPECT_NE(answer(server.port, "POST /tokenize HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-                                "8\r\n{\"prompt\r\n7\r\n\": \"a\"}\r\n0\r\n\r\n")
+  EXPECT_NE(answer(server.port,
+                   "POST /tokenize HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+                   "8\r\n{\"prompt\r\n7\r\n\": \"a\"}\r\n0\r\n\r\n")
                 .find("[97]"),
             std::string::npos);
 }

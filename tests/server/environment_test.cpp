@@ -15,10 +15,10 @@
 namespace smartkv {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using test::Ran;
 using test::run;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 class Environment : public ::testing::Test {
  protected:
@@ -43,7 +43,8 @@ class Environment : public ::testing::Test {
 // Returns a value of the option that is not its default.
 std::string other_value(const Option& option) {
   const nlohmann::ordered_json fallback = value_of(option, ServerOptions());
-  if (!option.choices.empty()) return std::string(option.choices.back() == fallback ? option.choices.front() : option.choices.back());
+  if (!option.choices.empty())
+    return std::string(option.choices.back() == fallback ? option.choices.front() : option.choices.back());
   if (option.name == "max_body_bytes") return "1MiB";  // max_buffered_bytes must hold two bodies
   if (option.name == "rope_scaling") return "yarn";
   if (fallback.is_number()) return option.bytes ? "1GiB" : std::to_string(fallback.get<int64_t>() + 1);
@@ -85,7 +86,8 @@ TEST_F(Environment, ErrorsNameTheVariable) {
   set("SMARTKV_PORT", "eighty");
   const Ran ran = run({"serve", "--print-config"});
   EXPECT_EQ(ran.code, kUsageError);
-  EXPECT_THAT(ran.error, AllOf(HasSubstr("SMARTKV_PORT"), HasSubstr("expected an integer from 0 to 65535, found \"eighty\"")));
+  EXPECT_THAT(ran.error,
+              AllOf(HasSubstr("SMARTKV_PORT"), HasSubstr("expected an integer from 0 to 65535, found \"eighty\"")));
 }
 
 TEST_F(Environment, AnUnknownVariableIsNamedWithTheNearest) {

@@ -181,7 +181,8 @@ std::vector<std::unique_ptr<GenerationStream>> FakeEngine::submit_all(std::vecto
     if (submit_error_) {
       ++refusals_;
       // Throws a new error, not a copy. Copies share their text, with a counter where ThreadSanitizer cannot see it.
-      throw RequestError(submit_error_->kind, submit_error_->param, submit_error_->what(), submit_error_->retry_after_s);
+      throw RequestError(submit_error_->kind, submit_error_->param, submit_error_->what(),
+                         submit_error_->retry_after_s);
     }
     submitted_.insert(submitted_.end(), requests.begin(), requests.end());
     pieces = pieces_;
@@ -214,7 +215,8 @@ EngineStats FakeEngine::stats() const {
 }
 
 std::vector<LiveSequence> FakeEngine::live(std::optional<int64_t> layer) const {
-  if (layer && *layer > 2) throw RequestError(RequestError::Kind::kInvalid, "layer", "layer: expected an integer from 0 to 2");
+  if (layer && *layer > 2)
+    throw RequestError(RequestError::Kind::kInvalid, "layer", "layer: expected an integer from 0 to 2");
   LiveSequence live;
   live.id = "chatcmpl-1";
   live.state = LiveSequence::State::kDecoding;

@@ -19,8 +19,8 @@
 namespace smartkv::test {
 namespace {
 
-using ::testing::HasSubstr;
 using http::StreamHealth;
+using ::testing::HasSubstr;
 
 TEST(StreamHealth, FailsAfterFailuresInARowAndForAWhile) {
   StreamHealth health;

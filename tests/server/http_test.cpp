@@ -40,10 +40,12 @@ TEST(HttpTest, UnknownRoutesAndWrongMethods) {
 TEST(HttpTest, RoutesGoByTheNamesThatClientsUse) {
   TestServer server;
   auto client = server.client();
-  for (const char* path : {"/v1/models", "/v1/models/", "/models", "/models/", "/v1/models/fake", "/models/fake/", "/health/"}) {
+  for (const char* path :
+       {"/v1/models", "/v1/models/", "/models", "/models/", "/v1/models/fake", "/models/fake/", "/health/"}) {
     EXPECT_EQ(client.Get(path)->status, 200) << path;
   }
-  for (const char* path : {"/v1/chat/completions/", "/chat/completions", "/chat/completions/", "/v1/chat/completions?a=b"}) {
+  for (const char* path :
+       {"/v1/chat/completions/", "/chat/completions", "/chat/completions/", "/v1/chat/completions?a=b"}) {
     EXPECT_EQ(Json::parse(server.post(path, kWhole)->body)["object"], "chat.completion") << path;
   }
   EXPECT_EQ(Json::parse(server.post("/completions", R"({"prompt": "a"})")->body)["object"], "text_completion");
@@ -55,7 +57,8 @@ TEST(HttpTest, RoutesGoByTheNamesThatClientsUse) {
 
 TEST(HttpTest, TargetsMayBeAbsolute) {
   TestServer server;
-  for (const char* target : {"http://x/health", "HTTP://x:80/health/", "https://x/health?a=b", "http://x/v1/models", "http://x", "http://x?a"}) {
+  for (const char* target : {"http://x/health", "HTTP://x:80/health/", "https://x/health?a=b", "http://x/v1/models",
+                             "http://x", "http://x?a"}) {
     RawConnection connection(server.port);
     connection.send(std::string("GET ") + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     EXPECT_TRUE(connection.read_all().starts_with("HTTP/1.1 200")) << target;
@@ -67,7 +70,8 @@ TEST(HttpTest, TargetsMayBeAbsolute) {
 
 TEST(HttpTest, StreamsNameTheirEncoding) {
   TestServer server;
-  for (const auto& [path, body] : {std::pair{"/v1/chat/completions", kStream.c_str()}, std::pair{"/v1/responses", R"({"input": "a", "stream": true})"}}) {
+  for (const auto& [path, body] : {std::pair{"/v1/chat/completions", kStream.c_str()},
+                                   std::pair{"/v1/responses", R"({"input": "a", "stream": true})"}}) {
     EXPECT_EQ(server.post(path, body)->get_header_value("Content-Type"), "text/event-stream; charset=utf-8") << path;
   }
 }
@@ -138,7 +142,8 @@ TEST(HttpTest, CorsOnlyWhenAskedFor) {
   const auto preflight = open.client().Options("/v1/chat/completions");
   EXPECT_EQ(preflight->status, 204);
   EXPECT_EQ(preflight->get_header_value("Access-Control-Allow-Methods"), "POST");
-  const auto wanting = open.client().Options("/v1/models", {{"Access-Control-Request-Headers", "x-stainless-os, authorization"}});
+  const auto wanting =
+      open.client().Options("/v1/models", {{"Access-Control-Request-Headers", "x-stainless-os, authorization"}});
   EXPECT_EQ(wanting->get_header_value("Access-Control-Allow-Headers"), "x-stainless-os, authorization");
 }
 
@@ -241,10 +246,12 @@ TEST(HttpTest, AStreamThatFailsNeverLooksComplete) {
     int status;
   };
   const std::string responses = R"({"input": "x", "stream": true, "store": false})";
-  for (const Case& one : {Case{FinishReason::kError, "the model broke", 500}, Case{FinishReason::kOutOfMemory, "no memory", 503}}) {
+  for (const Case& one :
+       {Case{FinishReason::kError, "the model broke", 500}, Case{FinishReason::kOutOfMemory, "no memory", 503}}) {
     TestServer server;
     server.engine.set_answer({"Pa", "ris"}, one.finish);
-    for (const auto& [path, body] : {std::pair{"/v1/chat/completions", std::string(kStream)}, {"/v1/responses", responses}}) {
+    for (const auto& [path, body] :
+         {std::pair{"/v1/chat/completions", std::string(kStream)}, {"/v1/responses", responses}}) {
       RawConnection connection(server.port);
       connection.send(post_text(path, body));
       const std::string text = connection.read_all();  // the server closes the connection
@@ -302,9 +309,10 @@ TEST(HttpTest, TheAccessLogNamesKeyAndClient) {
   set_log_level(LogLevel::kInfo);
   ::testing::internal::CaptureStderr();
   const std::string head = " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
-  for (const std::string& request : {"GET /v1/models" + head + "Authorization: Bearer secret\r\nX-Forwarded-For: 6.6.6.6, 1.2.3.4\r\n\r\n",
-                                     "GET /a%0A2026-01-01T00:00:00.000Z%20error%20forged" + head + "\r\n", "GET /health" + head + "\r\n",
-                                     std::string("nonsense\r\n\r\n")}) {
+  for (const std::string& request :
+       {"GET /v1/models" + head + "Authorization: Bearer secret\r\nX-Forwarded-For: 6.6.6.6, 1.2.3.4\r\n\r\n",
+        "GET /a%0A2026-01-01T00:00:00.000Z%20error%20forged" + head + "\r\n", "GET /health" + head + "\r\n",
+        std::string("nonsense\r\n\r\n")}) {
     RawConnection connection(server.port);
     connection.send(request);
     connection.read_all();
@@ -312,8 +320,13 @@ TEST(HttpTest, TheAccessLogNamesKeyAndClient) {
   server.server.wait_until_idle();
   const std::string log = ::testing::internal::GetCapturedStderr();
   set_log_level(LogLevel::kWarning);
-  EXPECT_NE(log.find(" info request client=1.2.3.4 key=api_key method=GET path=/v1/models status=200 duration_ms="), log.npos) << log;
-  EXPECT_NE(log.find("client=127.0.0.1 key=- method=GET path=\"/a\\n2026-01-01T00:00:00.000Z error forged\" status=404"), log.npos) << log;
+  EXPECT_NE(log.find(" info request client=1.2.3.4 key=api_key method=GET path=/v1/models status=200 duration_ms="),
+            log.npos)
+      << log;
+  EXPECT_NE(
+      log.find("client=127.0.0.1 key=- method=GET path=\"/a\\n2026-01-01T00:00:00.000Z error forged\" status=404"),
+      log.npos)
+      << log;
   EXPECT_NE(log.find("method=- path=- status=400"), log.npos) << log;
   EXPECT_EQ(log.find("/health"), log.npos) << log;
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 3) << log;
@@ -372,20 +385,19 @@ TEST(HttpTest, AHalfClosedConnectionGetsAn499) {
 
 TEST(HttpTest, ExceptionsBecomeErrors) {
   http::RequestCounter counter;
-  http::HttpServer server({.port = 0, .http_threads = 2},
-                          {{.method = "GET",
-                            .path = "/throws",
-                            .handler = [](const auto&, auto&) { throw std::runtime_error("broken"); }},
-                           {.method = "GET", .path = "/int", .handler = [](const auto&, auto&) { throw 3; }},
-                           {.method = "GET",
-                            .path = "/late",
-                            .handler =
-                                [](const auto&, http::ResponseWriter& response) {
-                                  response.begin_stream();
-                                  response.write("begun");
-                                  throw std::runtime_error("broken");
-                                }}},
-                          &counter);
+  http::HttpServer server(
+      {.port = 0, .http_threads = 2},
+      {{.method = "GET", .path = "/throws", .handler = [](const auto&, auto&) { throw std::runtime_error("broken"); }},
+       {.method = "GET", .path = "/int", .handler = [](const auto&, auto&) { throw 3; }},
+       {.method = "GET",
+        .path = "/late",
+        .handler =
+            [](const auto&, http::ResponseWriter& response) {
+              response.begin_stream();
+              response.write("begun");
+              throw std::runtime_error("broken");
+            }}},
+      &counter);
   const int port = server.start();
   expect_error(httplib::Client("127.0.0.1", port).Get("/throws"), 500, "");
   expect_error(httplib::Client("127.0.0.1", port).Get("/int"), 500, "");

@@ -51,7 +51,9 @@ TEST(Metrics, RefusalsByTheLimitsOfAKeyAreCounted) {
   server.engine.hold_after(0);
   const httplib::Headers key = {{"Authorization", "Bearer sk-0123456789abcdef"}};
   const std::string body = R"({"prompt": "x"})";
-  auto running = std::async(std::launch::async, [&] { return server.client().Post("/v1/completions", key, body, "application/json")->status; });
+  auto running = std::async(std::launch::async, [&] {
+    return server.client().Post("/v1/completions", key, body, "application/json")->status;
+  });
   ASSERT_TRUE(server.engine.wait_for_live_streams(1));
   EXPECT_EQ(server.client().Post("/v1/completions", key, body, "application/json")->status, 429);
   EXPECT_THAT(server.client().Get("/metrics", key)->body,

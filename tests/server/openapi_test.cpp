@@ -14,8 +14,8 @@
 namespace smartkv::test {
 namespace {
 
-using openai::body_schema;
 using openai::Body;
+using openai::body_schema;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -36,7 +36,8 @@ std::set<std::string> routed(http::Service& service) {
 std::set<std::string> documented() {
   std::set<std::string> places;
   for (const auto& [path, operations] : openai::openapi()["paths"].items()) {
-    for (const auto& [method, operation] : operations.items()) places.insert(upper(method) + ' ' + std::regex_replace(path, std::regex(R"(\{\w+\})"), "*"));
+    for (const auto& [method, operation] : operations.items())
+      places.insert(upper(method) + ' ' + std::regex_replace(path, std::regex(R"(\{\w+\})"), "*"));
   }
   return places;
 }
@@ -92,7 +93,9 @@ TEST(OpenApi, WhatASchemaNamesTheParserReadsAndChecks) {
   for (const Documented& one : bodies) {
     EXPECT_EQ(server.post(one.path, one.least.dump())->status, 200) << one.path;
     for (const auto& [name, schema] : body_schema(one.body)["properties"].items()) {
-      if (!schema.contains("type") && !schema.contains("enum") && !schema.contains("anyOf") && !schema.contains("const")) continue;
+      if (!schema.contains("type") && !schema.contains("enum") && !schema.contains("anyOf") &&
+          !schema.contains("const"))
+        continue;
       Json body = one.least;
       body[name] = outside(schema);
       const auto answer = server.post(one.path, body.dump());
@@ -114,7 +117,9 @@ TEST(OpenApi, AFieldThatNoSchemaNamesIsNotRead) {
 
 TEST(OpenApi, MembersThatNeedNotBeThereMayBeNull) {
   const Json schema = openai::with_nulls(body_schema(Body::kChat));
-  const auto is_nullable = [](const Json& property) { return property.contains("anyOf") && property["anyOf"].back() == Json{{"type", "null"}}; };
+  const auto is_nullable = [](const Json& property) {
+    return property.contains("anyOf") && property["anyOf"].back() == Json{{"type", "null"}};
+  };
   EXPECT_TRUE(is_nullable(schema["properties"]["temperature"]));
   EXPECT_FALSE(is_nullable(schema["properties"]["messages"]));
   EXPECT_TRUE(is_nullable(schema["properties"]["messages"]["items"]["properties"]["content"]));

@@ -16,9 +16,9 @@ namespace smartkv {
 namespace {
 
 using nlohmann::json;
-using ::testing::HasSubstr;
 using test::Ran;
 using test::run;
+using ::testing::HasSubstr;
 
 class Agreement : public ::testing::Test {
  protected:
@@ -40,7 +40,8 @@ class Agreement : public ::testing::Test {
   }
   std::string started(const json& config) const {
     std::ofstream(file_) << config;
-    return said_by(run({"generate", "--model", path_.c_str(), "--config", file_.c_str(), "--prompt", "a", "--max-tokens", "1", "--log-level", "error"}));
+    return said_by(run({"generate", "--model", path_.c_str(), "--config", file_.c_str(), "--prompt", "a",
+                        "--max-tokens", "1", "--log-level", "error"}));
   }
   std::string served(const json& config) const {
     std::ofstream(file_) << config;
@@ -72,7 +73,11 @@ TEST_F(Agreement, TypesAndBackends) {
       for (const char* backend : {"native", "torch"}) {
         for (const char* draft_weights : {"none", "int4"}) {
           for (const int ranks : {1, 2}) {
-            accepted += expect_agreement({{"dtype", dtype}, {"weights", weights}, {"backend", backend}, {"draft_weights", draft_weights}, {"tensor_parallel", ranks}});
+            accepted += expect_agreement({{"dtype", dtype},
+                                          {"weights", weights},
+                                          {"backend", backend},
+                                          {"draft_weights", draft_weights},
+                                          {"tensor_parallel", ranks}});
           }
         }
       }
@@ -88,7 +93,8 @@ TEST_F(Agreement, DevicesAndGraphs) {
     for (const char* device : {"cpu", "cuda:0", "cuda:x", "tpu"}) {
       for (const char* graphs : {"auto", "on", "off"}) {
         for (const int ranks : {1, 2}) {
-          expect_agreement({{"backend", backend}, {"device", device}, {"cuda_graphs", graphs}, {"tensor_parallel", ranks}});
+          expect_agreement(
+              {{"backend", backend}, {"device", device}, {"cuda_graphs", graphs}, {"tensor_parallel", ranks}});
         }
       }
     }
@@ -96,7 +102,13 @@ TEST_F(Agreement, DevicesAndGraphs) {
 }
 
 TEST_F(Agreement, DefaultsOfRequests) {
-  const std::vector<json> methods = {nullptr, "off", "ngram", "self", "auto", "draft_model", "other",
+  const std::vector<json> methods = {nullptr,
+                                     "off",
+                                     "ngram",
+                                     "self",
+                                     "auto",
+                                     "draft_model",
+                                     "other",
                                      {{"method", "self"}, {"weights", "int4"}},
                                      {{"method", "self"}, {"kv_cache", "pillar_attn"}},
                                      {{"method", "self"}, {"kv_cache", "pillar_attn"}, {"offload", true}},
@@ -106,12 +118,13 @@ TEST_F(Agreement, DefaultsOfRequests) {
                                      {{"method", "draft_model"}, {"kv_cache", "pillar_attn"}},
                                      {{"method", "ngram"}, {"tokens", 99}}};
   for (const json& method : methods) {
-    for (const char* draft_weights : {"none", "int4"}) expect_agreement({{"speculative", method}, {"draft_weights", draft_weights}});
+    for (const char* draft_weights : {"none", "int4"})
+      expect_agreement({{"speculative", method}, {"draft_weights", draft_weights}});
     expect_agreement({{"speculative", method}, {"allowed_speculation", {"ngram"}}});
     expect_agreement({{"speculative", method}, {"backend", "torch"}, {"tensor_parallel", 2}});
   }
-  for (const json& policy : {json(nullptr), json("full"), json("balanced"), json("ballanced"), json("pillar_attn"), json({{"bits", 4}}),
-                             json({{"policy", "k4v4"}}), json({{"policy", 3}})}) {
+  for (const json& policy : {json(nullptr), json("full"), json("balanced"), json("ballanced"), json("pillar_attn"),
+                             json({{"bits", 4}}), json({{"policy", "k4v4"}}), json({{"policy", 3}})}) {
     expect_agreement({{"kv_cache", policy}});
     expect_agreement({{"kv_cache", policy}, {"allowed_policies", {"full", "k4v4"}}});
     expect_agreement({{"kv_cache", policy}, {"allowed_policies", {"fool"}}});
@@ -119,12 +132,14 @@ TEST_F(Agreement, DefaultsOfRequests) {
 }
 
 TEST_F(Agreement, SizesAndFiles) {
-  for (const char* option : {"threads", "tensor_parallel", "kv_offload_bytes", "prefix_cache_bytes", "prefix_cache_dir_bytes", "max_sequences",
-                             "max_queue", "prefill_chunk"}) {
+  for (const char* option : {"threads", "tensor_parallel", "kv_offload_bytes", "prefix_cache_bytes",
+                             "prefix_cache_dir_bytes", "max_sequences", "max_queue", "prefill_chunk"}) {
     for (const int64_t value : {-2, -1, 0, 1, 64, 65, 1024}) expect_agreement({{option, value}});
   }
   for (const int64_t value : {-1, 0, 1024}) expect_agreement({{"context_length", value}});
-  expect_agreement({{"backend", "torch"}, {"tensor_parallel", 2}, {"prefix_cache_dir", ::testing::TempDir() + "agreement_prefixes"}});
+  expect_agreement({{"backend", "torch"},
+                    {"tensor_parallel", 2},
+                    {"prefix_cache_dir", ::testing::TempDir() + "agreement_prefixes"}});
   const std::string chat_template = ::testing::TempDir() + "agreement.jinja";
   for (const char* text : {"", "{{ messages }}", "{% for %}", "{{ unclosed"}) {
     std::ofstream(chat_template) << text;
@@ -156,14 +171,17 @@ TEST_F(Agreement, ServeRefusesWhatTheCheckRefuses) {
 }
 
 TEST_F(Agreement, NamesTheOption) {
-  EXPECT_THAT(checked({{"dtype", "f16"}}), HasSubstr("dtype: expected auto, bf16 or f32 with backend native, found \"f16\""));
-  EXPECT_THAT(checked({{"weights", "int4"}, {"dtype", "f32"}}), HasSubstr("weights: expected auto or f32 with dtype f32, found \"int4\""));
+  EXPECT_THAT(checked({{"dtype", "f16"}}),
+              HasSubstr("dtype: expected auto, bf16 or f32 with backend native, found \"f16\""));
+  EXPECT_THAT(checked({{"weights", "int4"}, {"dtype", "f32"}}),
+              HasSubstr("weights: expected auto or f32 with dtype f32, found \"int4\""));
   EXPECT_THAT(checked({{"draft_weights", "int4"}, {"tensor_parallel", 2}, {"backend", "torch"}}),
               HasSubstr("draft_weights: expected none with tensor_parallel 2"));
   EXPECT_THAT(checked({{"weights", "f32"}, {"draft_weights", "int4"}}),
               HasSubstr("draft_weights: expected none with f32 activations (dtype auto, weights f32)"));
   EXPECT_THAT(checked({{"threads", 100}}), HasSubstr("threads: expected at most 64 per process, found 100"));
-  EXPECT_THAT(checked({{"speculative", "draft_model"}}), HasSubstr("speculative.method: the server has loaded no draft model"));
+  EXPECT_THAT(checked({{"speculative", "draft_model"}}),
+              HasSubstr("speculative.method: the server has loaded no draft model"));
   EXPECT_THAT(checked({{"kv_offload_bytes", 1}}), HasSubstr("kv_offload_bytes: expected 0 on device cpu"));
 }
 

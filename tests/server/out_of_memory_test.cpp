@@ -48,7 +48,8 @@ class Failing {
 
 std::string nested(int depth) {
   std::string text = "[1, \"a string that is longer than the small ones\"]";
-  for (int i = 0; i < depth; ++i) text = i % 2 == 0 ? R"({"a": {}, "key": )" + text + R"(, "b": [[], "c"]})" : "[[1], " + text + ", {\"d\": 2.5}]";
+  for (int i = 0; i < depth; ++i)
+    text = i % 2 == 0 ? R"({"a": {}, "key": )" + text + R"(, "b": [[], "c"]})" : "[[1], " + text + ", {\"d\": 2.5}]";
   return text;
 }
 
@@ -139,7 +140,8 @@ TEST_P(OutOfMemoryServer, EachAllocationMayFail) {
   }
   ::testing::internal::GetCapturedStderr();
   for (const auto& [status, times] : seen) {
-    EXPECT_TRUE(status == "HTTP/1.1 200" || status == "HTTP/1.1 500" || status == "HTTP/1.1 503" || status.empty()) << status;
+    EXPECT_TRUE(status == "HTTP/1.1 200" || status == "HTTP/1.1 500" || status == "HTTP/1.1 503" || status.empty())
+        << status;
   }
   EXPECT_GT(seen["HTTP/1.1 503"], 50);
   exempt = false;

@@ -16,9 +16,9 @@
 namespace smartkv {
 namespace {
 
-using ::testing::HasSubstr;
 using test::Ran;
 using test::run;
+using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 
 bool has_program(const std::string& name) { return std::system(("command -v " + name + " >/dev/null").c_str()) == 0; }
@@ -37,8 +37,8 @@ std::string offered(const std::vector<std::string>& words) {
   const std::string script = ::testing::TempDir() + "smartkv_completions.bash";
   std::string line;
   for (const std::string& word : words) line += " '" + word + "'";
-  std::ofstream(script) << run({"completions", "bash"}).out << "COMP_WORDS=(" << line << ")\nCOMP_CWORD=" << words.size() - 1
-                        << "\n_smartkv\nprintf '%s ' \"${COMPREPLY[@]}\"\n";
+  std::ofstream(script) << run({"completions", "bash"}).out << "COMP_WORDS=(" << line
+                        << ")\nCOMP_CWORD=" << words.size() - 1 << "\n_smartkv\nprintf '%s ' \"${COMPREPLY[@]}\"\n";
   const std::string text = output_of("bash " + script);
   std::filesystem::remove(script);
   return text;
@@ -50,7 +50,8 @@ std::string offered_by_zsh(const std::string& line) {
   const std::filesystem::path folder = ::testing::TempDir() + "smartkv_zsh";
   std::filesystem::create_directory(folder);
   std::ofstream(folder / "_smartkv") << run({"completions", "zsh"}).out;
-  const std::string text = output_of("timeout 60 zsh -f '" SMARTKV_SOURCE "/tests/server/offers.zsh' '" + folder.string() + "' '" + line + "'");
+  const std::string text = output_of("timeout 60 zsh -f '" SMARTKV_SOURCE "/tests/server/offers.zsh' '" +
+                                     folder.string() + "' '" + line + "'");
   std::filesystem::remove_all(folder);
   return text;
 }
@@ -58,7 +59,8 @@ std::string offered_by_zsh(const std::string& line) {
 // Returns what fish offers for a line, sorted and without descriptions.
 std::string offered_by_fish(const std::string& line) {
   const std::string script = ::testing::TempDir() + "smartkv_completions.fish";
-  std::ofstream(script) << run({"completions", "fish"}).out << "complete -C '" << line << "' | string replace -r '\\t.*' ''\n";
+  std::ofstream(script) << run({"completions", "fish"}).out << "complete -C '" << line
+                        << "' | string replace -r '\\t.*' ''\n";
   const std::string text = output_of("fish --no-config " + script + " | sort");
   std::filesystem::remove(script);
   return text;
@@ -85,8 +87,9 @@ TEST(PlanCommand, TellsWhatFitsInTheMemory) {
   const Json little = plan("512", {"--memory", "1MiB", "--concurrency", "64"});
   const Json much = plan("512", {"--memory", "1GiB", "--concurrency", "64"});
   EXPECT_EQ(little["memory_bytes"], 1 << 20);
-  EXPECT_EQ(little["kv_cache_bytes"].get<int64_t>(),
-            little["memory_bytes"].get<int64_t>() - little["weight_bytes"].get<int64_t>() - little["working_bytes"].get<int64_t>());
+  EXPECT_EQ(little["kv_cache_bytes"].get<int64_t>(), little["memory_bytes"].get<int64_t>() -
+                                                         little["weight_bytes"].get<int64_t>() -
+                                                         little["working_bytes"].get<int64_t>());
   EXPECT_GT(little["weight_bytes"], 0);
   EXPECT_EQ(of(little, "full")["fits"], false);
   EXPECT_THAT(of(little, "full")["reason"].get<std::string>(), HasSubstr("may need"));
@@ -103,13 +106,15 @@ TEST(PlanCommand, TellsOnHowManyDevicesItFits) {
   const auto planned = [&](std::vector<const char*> more) { return plan("2048", std::move(more), model); };
   const Json much = planned({"--memory", "1GiB"});
   EXPECT_EQ(of(much, "full")["devices"], 1);
-  const int64_t needed = of(much, "full")["max_bytes"].get<int64_t>() + much["weight_bytes"].get<int64_t>() + much["working_bytes"].get<int64_t>();
+  const int64_t needed = of(much, "full")["max_bytes"].get<int64_t>() + much["weight_bytes"].get<int64_t>() +
+                         much["working_bytes"].get<int64_t>();
   const std::string less = std::to_string(needed * 9 / 10);
   const Json scarce = planned({"--memory", less.c_str()});
   EXPECT_EQ(of(scarce, "full")["fits"], false);
   EXPECT_EQ(of(scarce, "full")["devices"], 2);
   EXPECT_EQ(of(planned({"--memory", "1KiB"}), "full")["devices"], nullptr);
-  EXPECT_EQ(of(planned({"--memory", less.c_str(), "--weights", "int8"}), "full")["devices"], nullptr) << "backend torch has none";
+  EXPECT_EQ(of(planned({"--memory", less.c_str(), "--weights", "int8"}), "full")["devices"], nullptr)
+      << "backend torch has none";
 }
 
 TEST(PlanCommand, PrintsATable) {

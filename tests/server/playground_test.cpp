@@ -71,7 +71,8 @@ TEST(Playground, LinksToFilesThatAreServedAndToNothingElse) {
     if (is_vendored(file)) continue;
     const std::string text = text_of(file);
     EXPECT_THAT(text, Not(HasSubstr("https://"))) << file.name;
-    EXPECT_FALSE(std::regex_search(text, std::regex(R"((get|post|fetch)\(['`"]/)"))) << file.name << " asks for an absolute path";
+    EXPECT_FALSE(std::regex_search(text, std::regex(R"((get|post|fetch)\(['`"]/)")))
+        << file.name << " asks for an absolute path";
     for (std::sregex_iterator found(text.begin(), text.end(), link), end; found != end; ++found, ++links) {
       std::string target = (*found)[1].matched ? (*found)[1] : (*found)[2];
       if (target.starts_with("#")) continue;

@@ -26,7 +26,9 @@ class RealModel : public ::testing::Test {
   static void TearDownTestSuite() { engine_.reset(); }
 
   static Json chat(const std::string& question, int64_t max_tokens, bool stream) {
-    return {{"messages", Json::array({{{"role", "user"}, {"content", question}}})}, {"max_tokens", max_tokens}, {"stream", stream}};
+    return {{"messages", Json::array({{{"role", "user"}, {"content", question}}})},
+            {"max_tokens", max_tokens},
+            {"stream", stream}};
   }
   static std::string streamed_text(const std::string& body) {
     std::string text;
@@ -39,7 +41,8 @@ class RealModel : public ::testing::Test {
   }
   // Returns the bytes that are held once the engine has had time for a step.
   static int64_t settled_kv_bytes() {
-    for (int i = 0; i < 200 && engine_->stats().kv_bytes_used > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    for (int i = 0; i < 200 && engine_->stats().kv_bytes_used > 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
     return engine_->stats().kv_bytes_used;
   }
 
@@ -106,7 +109,8 @@ TEST_F(RealModel, ASeedGivesTheSameAnswerAloneAndAmongOthers) {
   const std::string alone = ask(5);
   std::vector<std::string> answers(16);
   std::vector<std::thread> clients;
-  for (int64_t i = 0; i < 16; ++i) clients.emplace_back([&, i] { answers[static_cast<size_t>(i)] = ask(i % 2 == 0 ? 5 : 100 + i); });
+  for (int64_t i = 0; i < 16; ++i)
+    clients.emplace_back([&, i] { answers[static_cast<size_t>(i)] = ask(i % 2 == 0 ? 5 : 100 + i); });
   for (std::thread& client : clients) client.join();
   for (size_t i = 0; i < 16; i += 2) EXPECT_EQ(answers[i], alone);
   for (size_t i = 1; i < 16; i += 2) EXPECT_NE(answers[i], alone);

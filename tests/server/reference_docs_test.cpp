@@ -91,15 +91,15 @@ std::string parameters_markdown(const std::vector<ListedParameter>& parameters) 
 std::string policies_markdown() {
   std::string text = "| preset | stands for | keeps |\n|---|---|---|\n";
   for (const PolicyPreset& preset : policy_presets()) {
-    text += "| `" + std::string(preset.name) + "` | `" + preset.spec.dump() + "` | " + std::string(preset.summary) +
-            " |\n";
+    text +=
+        "| `" + std::string(preset.name) + "` | `" + preset.spec.dump() + "` | " + std::string(preset.summary) + " |\n";
   }
   text += "\n## Every policy\n\n" + parameters_markdown(shared_parameters());
   for (const PolicyRow& row : policy_registry()) {
     std::string summary(row.summary);
     summary[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(summary[0])));
-    text += "\n## `" + std::string(row.name) + "`\n\n" + summary + ".\n\n" +
-            parameters_markdown(policy_parameters(row));
+    text +=
+        "\n## `" + std::string(row.name) + "`\n\n" + summary + ".\n\n" + parameters_markdown(policy_parameters(row));
   }
   return text;
 }

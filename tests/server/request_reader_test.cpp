@@ -176,8 +176,9 @@ TEST(RequestReader, KnowsWhatTheConnectionIsForAfterwards) {
 
 // Whatever the bytes: no crash, no more memory than the limits, and the same verdict however they are cut.
 TEST(RequestReader, SurvivesGarbage) {
-  const std::string seed = "POST /v1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n"
-                           "Connection: close\r\n\r\n5;a=b\r\nhello\r\n0\r\nT: x\r\n\r\n";
+  const std::string seed =
+      "POST /v1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n"
+      "Connection: close\r\n\r\n5;a=b\r\nhello\r\n0\r\nT: x\r\n\r\n";
   std::mt19937 random(7);
   const auto verdict = [](std::string_view bytes, size_t step) {
     try {

@@ -17,9 +17,9 @@ class RequestTest : public ::testing::Test {
     return parse_completion("{\"prompt\": \"hi\"" + (fields.empty() ? "" : ", " + fields) + "}", model_);
   }
   ApiRequest chat(const std::string& fields) {
-    return parse_chat("{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]" +
-                          (fields.empty() ? "" : ", " + fields) + "}",
-                      model_);
+    return parse_chat(
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]" + (fields.empty() ? "" : ", " + fields) + "}",
+        model_);
   }
 
   FakeEngine engine_;
@@ -97,8 +97,12 @@ TEST_F(RequestTest, RefusesBadSharedFieldsByName) {
 
 TEST_F(RequestTest, RefusesBadCompletionFieldsByName) {
   const BadField rows[] = {
-      {R"("logprobs": 21)", "logprobs"},    {R"("logprobs": true)", "logprobs"}, {R"("best_of": 2)", "best_of"},
-      {R"("suffix": "x")", "suffix"},       {R"("echo": "yes")", "echo"},        {R"("messages": [])", "messages"},
+      {R"("logprobs": 21)", "logprobs"},
+      {R"("logprobs": true)", "logprobs"},
+      {R"("best_of": 2)", "best_of"},
+      {R"("suffix": "x")", "suffix"},
+      {R"("echo": "yes")", "echo"},
+      {R"("messages": [])", "messages"},
       {R"("top_logprobs": 2)", "top_logprobs"},
       {R"("length_penalty": -1)", "length_penalty"},
       {R"("typical_p": -1)", "typical_p"},
@@ -212,7 +216,8 @@ TEST_F(RequestTest, AcceptsDefaultsOfUnsupportedFieldsAndNull) {
 }
 
 TEST_F(RequestTest, TakesWhatFrameworksSend) {
-  EXPECT_NO_THROW(chat(R"("store": true, "metadata": {"a": "b"}, "service_tier": "flex", "user": "u", "prompt_cache_key": "k",
+  EXPECT_NO_THROW(
+      chat(R"("store": true, "metadata": {"a": "b"}, "service_tier": "flex", "user": "u", "prompt_cache_key": "k",
                           "safety_identifier": "s", "parallel_tool_calls": false, "stream": true,
                           "stream_options": {"include_usage": true, "continuous_usage_stats": true, "include_obfuscation": true})"));
   EXPECT_EQ(completion(R"("max_tokens": 5.0)").generations.front().max_tokens, 5);
@@ -221,7 +226,8 @@ TEST_F(RequestTest, TakesWhatFrameworksSend) {
   EXPECT_EQ(all.max_tokens, 1000 - static_cast<int64_t>(all.prompt.size()));
   EXPECT_NO_THROW(parse_chat(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b",
                                  "reasoning_content": "c", "provider_specific_fields": {"refusal": null}},
-                                {"role": "user", "content": "d"}]})", model_));
+                                {"role": "user", "content": "d"}]})",
+                             model_));
 }
 
 TEST_F(RequestTest, TakesSamplingAtItsEnds) {
@@ -242,10 +248,13 @@ TEST_F(RequestTest, TakesMessagesAsOtherServersAnswerThem) {
        "thinking_blocks": [{"type": "thinking", "thinking": "t", "signature": "s"}]},
       {"role": "user", "content": "c"}]})"),
             "user:a\nassistant:b\nuser:c\nassistant:");
-  EXPECT_EQ(text(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant"}, {"role": "assistant", "content": null},
+  EXPECT_EQ(
+      text(
+          R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant"}, {"role": "assistant", "content": null},
       {"role": "assistant", "content": "", "tool_calls": []}, {"role": "user", "content": "c"}]})"),
-            "user:a\nassistant:\nassistant:\nassistant:\nuser:c\nassistant:");
-  for (const char* field : {R"("id": 3)", R"("cache_control": "x")", R"("reasoning_details": {})", R"("thinking_blocks": "t")"}) {
+      "user:a\nassistant:\nassistant:\nassistant:\nuser:c\nassistant:");
+  for (const char* field :
+       {R"("id": 3)", R"("cache_control": "x")", R"("reasoning_details": {})", R"("thinking_blocks": "t")"}) {
     const ApiError error = api_error_of(
         [&] { text(R"({"messages": [{"role": "assistant", "content": "x", )" + std::string(field) + "}]}"); });
     EXPECT_EQ(error.param, "messages[0]." + std::string(field).substr(1, std::string(field).find('"', 1) - 1));
@@ -253,12 +262,14 @@ TEST_F(RequestTest, TakesMessagesAsOtherServersAnswerThem) {
 }
 
 TEST_F(RequestTest, KeepsLargeIntegersOfCallsExact) {
-  const std::string body = R"({"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f",
+  const std::string body =
+      R"({"messages": [{"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f",
       "arguments": "{\"a\": [123456789012345678901234567890, -98765432109876543210], \"b\": 18446744073709551615, \"c\": 0.5}"}}]},
       {"role": "tool", "tool_call_id": "1", "content": "r"}]})";
-  EXPECT_EQ(engine_.tokenizer().decode(parse_chat(body, model_).generations.front().prompt, false),
-            R"(assistant:{"name":"f","arguments":{"a":[123456789012345678901234567890,-98765432109876543210],"b":18446744073709551615,"c":0.5}})"
-            "\nuser:Result of f: r\nassistant:");
+  EXPECT_EQ(
+      engine_.tokenizer().decode(parse_chat(body, model_).generations.front().prompt, false),
+      R"(assistant:{"name":"f","arguments":{"a":[123456789012345678901234567890,-98765432109876543210],"b":18446744073709551615,"c":0.5}})"
+      "\nuser:Result of f: r\nassistant:");
 }
 
 TEST_F(RequestTest, DefaultsOfSamplingAreTheServedModels) {
@@ -270,7 +281,8 @@ TEST_F(RequestTest, DefaultsOfSamplingAreTheServedModels) {
 
 TEST_F(RequestTest, ContinuesAnAssistantsMessage) {
   const auto text = [&](const std::string& more) {
-    const std::string body = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b c "}])" + more + "}";
+    const std::string body =
+        R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b c "}])" + more + "}";
     return engine_.tokenizer().decode(parse_chat(body, model_).generations.front().prompt, false);
   };
   EXPECT_EQ(text(""), "user:a\nassistant:b c ");
@@ -286,13 +298,16 @@ TEST_F(RequestTest, ContinuesWhateverTextTheMessageHas) {
   constexpr const char* kChatMl =
       "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-  constexpr const char* kTrimming = "{% for message in messages %}[{{ message.role }}]{{ message.content|trim }}</s>{% endfor %}";
+  constexpr const char* kTrimming =
+      "{% for message in messages %}[{{ message.role }}]{{ message.content|trim }}</s>{% endfor %}";
   const auto text = [&](const char* source, const std::string& content) {
     engine_.set_chat_template(source);
-    const Json body = {{"messages", Json::array({{{"role", "user"}, {"content", "q"}}, {{"role", "assistant"}, {"content", content}}})}};
+    const Json body = {{"messages", Json::array({{{"role", "user"}, {"content", "q"}},
+                                                 {{"role", "assistant"}, {"content", content}}})}};
     return engine_.tokenizer().decode(parse_chat(body.dump(), model_).generations.front().prompt, false);
   };
-  for (const char* content : {">", "<", "e", "end", "im", "im_end", "|", "<|im_end|>", "\n", "", " ", "b ", "b\n\n", "assistant", "ContinueHere"}) {
+  for (const char* content : {">", "<", "e", "end", "im", "im_end", "|", "<|im_end|>", "\n", "", " ", "b ", "b\n\n",
+                              "assistant", "ContinueHere"}) {
     EXPECT_EQ(text(kChatMl, content), "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n" + std::string(content));
   }
   EXPECT_EQ(text(kTrimming, "b "), "[user]q</s>[assistant]b ");
@@ -432,8 +447,8 @@ TEST_F(RequestTest, PromptsThatCannotFitAreRefusedBeforeTheyAreTokenized) {
     EXPECT_EQ(error.code, "context_length_exceeded") << prompt;
     EXPECT_EQ(error.param, "prompt");
   }
-  const ApiError error = api_error_of(
-      [&] { parse_chat("{\"messages\": [{\"role\": \"user\", \"content\": " + text + "}]}", model_); });
+  const ApiError error =
+      api_error_of([&] { parse_chat("{\"messages\": [{\"role\": \"user\", \"content\": " + text + "}]}", model_); });
   EXPECT_EQ(error.code, "context_length_exceeded");
   EXPECT_EQ(error.param, "messages");
   EXPECT_EQ(engine_.tokenizer_.encoded, 0);
@@ -467,10 +482,13 @@ TEST_F(RequestTest, TakesTheCallsOfItsOwnAnswers) {
   };
   for (const auto& [arguments, shown] : cases) {
     const Json call = {{"id", "1"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", arguments}}}};
-    const Json messages = {{{"role", "user"}, {"content", "q"}}, {{"role", "assistant"}, {"tool_calls", {call}}}, {{"role", "tool"}, {"tool_call_id", "1"}, {"content", "r"}}};
+    const Json messages = {{{"role", "user"}, {"content", "q"}},
+                           {{"role", "assistant"}, {"tool_calls", {call}}},
+                           {{"role", "tool"}, {"tool_call_id", "1"}, {"content", "r"}}};
     const ApiRequest request = parse_chat(Json{{"messages", messages}}.dump(), model_);
     const std::string prompt = engine_.tokenizer().decode(request.generations.front().prompt);
-    EXPECT_NE(prompt.find("{\"name\":\"f\",\"arguments\":" + std::string(shown) + "}\n"), std::string::npos) << arguments << ": " << prompt;
+    EXPECT_NE(prompt.find("{\"name\":\"f\",\"arguments\":" + std::string(shown) + "}\n"), std::string::npos)
+        << arguments << ": " << prompt;
   }
 }
 
@@ -490,17 +508,10 @@ TEST_F(RequestTest, SurvivesMutatedBodies) {
     for (int k = static_cast<int>(random() % 4); k >= 0; --k) {
       const size_t at = random() % body.size();
       switch (random() % 4) {
-        case 0:
-          body[at] = static_cast<char>(random());
-          break;
-        case 1:
-          body.erase(at, random() % 8);
-          break;
-        case 2:
-          body.insert(at, 1, tokens[random() % tokens.size()]);
-          break;
-        default:
-          body.insert(at, body.substr(random() % body.size(), random() % 12));
+        case 0: body[at] = static_cast<char>(random()); break;
+        case 1: body.erase(at, random() % 8); break;
+        case 2: body.insert(at, 1, tokens[random() % tokens.size()]); break;
+        default: body.insert(at, body.substr(random() % body.size(), random() % 12));
       }
       if (body.empty()) body = "{";
     }

@@ -173,7 +173,8 @@ TEST(ResponseTest, OldClientsGetAnUnchunkedStream) {
 TEST(ResponseTest, ErrorInTheMiddleOfAStream) {
   TestServer server;
   server.engine.set_answer({"a", "b"}, FinishReason::kError);
-  const std::vector<Json> chunks = chunks_of_failure(server, "/v1/chat/completions", "{" + kChat + R"(, "stream": true})");
+  const std::vector<Json> chunks =
+      chunks_of_failure(server, "/v1/chat/completions", "{" + kChat + R"(, "stream": true})");
   EXPECT_EQ(chunks.back()["error"]["message"], "the model broke");
   EXPECT_EQ(chunks.back()["error"]["type"], "server_error");
 }
@@ -185,7 +186,8 @@ TEST(ResponseTest, WithoutMemoryARequestIsToComeAgain) {
   EXPECT_EQ(whole->status, 503);
   EXPECT_EQ(whole->get_header_value("Retry-After"), "1");
   EXPECT_EQ(json_of(whole)["error"]["code"], "out_of_memory");
-  const std::vector<Json> chunks = chunks_of_failure(server, "/v1/chat/completions", "{" + kChat + R"(, "stream": true})");
+  const std::vector<Json> chunks =
+      chunks_of_failure(server, "/v1/chat/completions", "{" + kChat + R"(, "stream": true})");
   EXPECT_EQ(chunks.back()["error"]["code"], "out_of_memory");
 }
 
@@ -195,7 +197,8 @@ TEST(ResponseTest, WithoutAllOfItsModelTheServerIsUnavailable) {
   const auto whole = server.post("/v1/completions", R"({"prompt": "a"})");
   EXPECT_EQ(whole->status, 503);
   EXPECT_EQ(json_of(whole)["error"]["code"], "unavailable");
-  const std::vector<Json> chunks = chunks_of_failure(server, "/v1/chat/completions", "{" + kChat + R"(, "stream": true})");
+  const std::vector<Json> chunks =
+      chunks_of_failure(server, "/v1/chat/completions", "{" + kChat + R"(, "stream": true})");
   EXPECT_EQ(chunks.back()["error"]["code"], "unavailable");
   EXPECT_EQ(openai::to_api_error(RequestError(RequestError::Kind::kLost, "", "gone")).status, 503);
 }

@@ -29,7 +29,8 @@ class SamplingDefaults : public testing::Test {
 };
 
 TEST_F(SamplingDefaults, AreThoseOfTheFolder) {
-  EXPECT_EQ(of({{"temperature", 0.6}, {"top_p", 0.9}, {"do_sample", true}}), (Json{{"temperature", 0.6}, {"top_p", 0.9}}));
+  EXPECT_EQ(of({{"temperature", 0.6}, {"top_p", 0.9}, {"do_sample", true}}),
+            (Json{{"temperature", 0.6}, {"top_p", 0.9}}));
   EXPECT_EQ(of({{"temperature", 0.6}, {"do_sample", nullptr}}), (Json{{"temperature", 0.6}}));
   EXPECT_EQ(of({{"eos_token_id", nullptr}}), Json::object());
 }
@@ -49,15 +50,17 @@ TEST_F(SamplingDefaults, NameWhatIsWrong) {
     }
     return "no error";
   };
-  EXPECT_THAT(error_of({{"do_sample", 0}}), HasSubstr("generation_config.json: do_sample: expected true or false, found 0"));
+  EXPECT_THAT(error_of({{"do_sample", 0}}),
+              HasSubstr("generation_config.json: do_sample: expected true or false, found 0"));
   EXPECT_THAT(error_of({{"do_sample", false}, {"temperature", "hot"}}), HasSubstr("'temperature': expected a number"));
 }
 
 // A default that no request could send would be an error in every request that omits the field.
 TEST_F(SamplingDefaults, AreWhatRequestsCouldSend) {
-  for (const Json& value : {Json{{"repetition_penalty", 0}}, Json{{"repetition_penalty", 1e-46}}, Json{{"temperature", 2.5}},
-                            Json{{"top_p", -1e-9}}, Json{{"top_p", 1.1}}, Json{{"top_k", -2}}, Json{{"top_k", 2147483648}},
-                            Json{{"top_k", 1.5}}, Json{{"min_p", "0.1"}}}) {
+  for (const Json& value :
+       {Json{{"repetition_penalty", 0}}, Json{{"repetition_penalty", 1e-46}}, Json{{"temperature", 2.5}},
+        Json{{"top_p", -1e-9}}, Json{{"top_p", 1.1}}, Json{{"top_k", -2}}, Json{{"top_k", 2147483648}},
+        Json{{"top_k", 1.5}}, Json{{"min_p", "0.1"}}}) {
     EXPECT_THROW(of(value), ConfigError) << value;
     ServerOptions options;
     options.sampling = value;

@@ -24,10 +24,17 @@ Json body_of(std::vector<std::string> arguments) {
 
 TEST(SamplingFlagsTest, AreFieldsOfARequest) {
   EXPECT_EQ(body_of({}), (Json{{"max_tokens", 256}}));
-  EXPECT_EQ(body_of({"-n", "9", "-t", "0.5", "--top-p", "0.9", "--top-k", "7", "--min-p", "0.1", "--repetition-penalty", "1.5",
-                     "--seed", "3", "--stop", "a", "--stop", "b", "--ignore-eos"}),
-            (Json{{"max_tokens", 9}, {"temperature", 0.5}, {"top_p", 0.9}, {"top_k", 7}, {"min_p", 0.1},
-                  {"repetition_penalty", 1.5}, {"seed", 3}, {"stop", {"a", "b"}}, {"ignore_eos", true}}));
+  EXPECT_EQ(body_of({"-n", "9", "-t", "0.5", "--top-p", "0.9", "--top-k", "7", "--min-p", "0.1", "--repetition-penalty",
+                     "1.5", "--seed", "3", "--stop", "a", "--stop", "b", "--ignore-eos"}),
+            (Json{{"max_tokens", 9},
+                  {"temperature", 0.5},
+                  {"top_p", 0.9},
+                  {"top_k", 7},
+                  {"min_p", 0.1},
+                  {"repetition_penalty", 1.5},
+                  {"seed", 3},
+                  {"stop", {"a", "b"}},
+                  {"ignore_eos", true}}));
 }
 
 TEST(SamplingFlagsTest, AreOfTheFieldsType) {

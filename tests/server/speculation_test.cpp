@@ -76,8 +76,10 @@ TEST(PolicyMetrics, EachPolicyHasALabel) {
   EngineStats stats;
   const http::RequestCounter requests;
   EXPECT_THAT(http::metrics_text(stats, "m", requests), ::testing::Not(HasSubstr("policy=")));
-  stats.policies["full"] = {.sequences = 2, .bytes = 300, .full_bytes = 300, .prompt_tokens = 40, .generation_tokens = 5};
-  stats.policies["mixed_precision"] = {.sequences = 1, .bytes = 50, .full_bytes = 200, .prompt_tokens = 30, .generation_tokens = 6};
+  stats.policies["full"] = {
+      .sequences = 2, .bytes = 300, .full_bytes = 300, .prompt_tokens = 40, .generation_tokens = 5};
+  stats.policies["mixed_precision"] = {
+      .sequences = 1, .bytes = 50, .full_bytes = 200, .prompt_tokens = 30, .generation_tokens = 6};
   stats.policies["mixed_precision"].tiers.tokens[4] = 96;
   stats.policies["mixed_precision"].tiers.bytes[kExactTier] = 1024;
   const std::string text = http::metrics_text(stats, "m", requests);

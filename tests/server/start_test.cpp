@@ -24,11 +24,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using test::Ran;
+using test::run;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using test::Ran;
-using test::run;
 
 constexpr const char* kServedModel = SMARTKV_SOURCE "/tests/fixtures/architectures/llama.gguf";
 
@@ -52,8 +52,8 @@ class Start : public ::testing::Test {
 
 // Short outputs wait in a buffer until the end, long ones fail while they are written.
 TEST(StandardOutput, ThatCannotBeWrittenIsAnError) {
-  for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{{"smartkv", "--version"}, {"smartkv", "serve", "--help"},
-                                                                                         {"smartkv", "config", "schema"}}) {
+  for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{
+           {"smartkv", "--version"}, {"smartkv", "serve", "--help"}, {"smartkv", "config", "schema"}}) {
     std::cout.flush();
     const int full = ::open("/dev/full", O_WRONLY), kept = ::dup(STDOUT_FILENO);
     ::dup2(full, STDOUT_FILENO);
@@ -104,7 +104,8 @@ TEST_F(Start, AModelGoesByItsContentsNotItsEnding) {
 // This program has no torch module beside it. torch_server_test.cpp runs the program that has one.
 TEST_F(Start, ABackendOrDeviceThatCannotBeHadIsNamed) {
   const auto error_of = [](const char* option, const char* value) {
-    const Ran ran = run({"serve", "--port", "0", "--model", SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf", option, value});
+    const Ran ran = run(
+        {"serve", "--port", "0", "--model", SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf", option, value});
     EXPECT_EQ(ran.code, kRuntimeError) << option;
     EXPECT_EQ(ran.out, "");
     return ran.error;
@@ -131,26 +132,33 @@ TEST_F(Start, AContextBeyondTheModelsNeedsRopeScaling) {
   const test::TinyModelFolder model("start_context");
   const std::string path = model.path();
   const auto start = [&](std::vector<const char*> more) {
-    std::vector<const char*> arguments = {"generate", "--model", path.c_str(), "--prompt", "a", "--max-tokens", "1", "--kv-cache-bytes", "1GiB"};
+    std::vector<const char*> arguments = {"generate",     "--model", path.c_str(),       "--prompt", "a",
+                                          "--max-tokens", "1",       "--kv-cache-bytes", "1GiB"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run(arguments);
   };
   const Ran refused = start({"--context-length", "100000"});
   EXPECT_EQ(refused.code, kRuntimeError);
-  EXPECT_THAT(refused.error, HasSubstr("context_length: expected at most 1024, the model's own context length, found 100000; rope_scaling yarn, linear"));
+  EXPECT_THAT(refused.error, HasSubstr("context_length: expected at most 1024, the model's own context length, found "
+                                       "100000; rope_scaling yarn, linear"));
   for (const char* scaling : {"yarn", "linear", "dynamic", R"({"type": "yarn", "factor": 100})"}) {
     const Ran ran = start({"--context-length", "100000", "--rope-scaling", scaling});
     EXPECT_EQ(ran.code, kOk) << scaling << ran.error;
     EXPECT_THAT(ran.error, HasSubstr("context_length: 100000 exceeds the model's own 1024")) << scaling;
   }
   EXPECT_THAT(start({"--context-length", "100000", "--rope-scaling", R"({"type": "linear", "factor": 2})"}).error,
-              HasSubstr("context_length: expected at most 2048, the model's own 1024 times the factor of rope_scaling, found 100000"));
+              HasSubstr("context_length: expected at most 2048, the model's own 1024 times the factor of rope_scaling, "
+                        "found 100000"));
   EXPECT_EQ(start({"--rope-scaling", R"({"type": "linear", "factor": 2})"}).code, kOk);
   EXPECT_EQ(start({"--context-length", "1024"}).error.find("exceeds"), std::string::npos);
-  EXPECT_THAT(start({"--rope-scaling", "yarn"}).error, HasSubstr("rope_scaling: expected a factor, or a context_length beyond the model's own 1024"));
-  EXPECT_THAT(start({"--context-length", "99999999", "--rope-scaling", "yarn"}).error, HasSubstr("context_length: expected at most 1048576, 1024 times"));
-  EXPECT_THAT(start({"--rope-scaling", "longrope"}).error, HasSubstr("rope_scaling: expected none, linear, dynamic or yarn, found \"longrope\""));
-  EXPECT_THAT(start({"--rope-scaling", R"({"type": "yarn", "factor": 0.5})"}).error, HasSubstr("rope_scaling.factor: expected a number from 1"));
+  EXPECT_THAT(start({"--rope-scaling", "yarn"}).error,
+              HasSubstr("rope_scaling: expected a factor, or a context_length beyond the model's own 1024"));
+  EXPECT_THAT(start({"--context-length", "99999999", "--rope-scaling", "yarn"}).error,
+              HasSubstr("context_length: expected at most 1048576, 1024 times"));
+  EXPECT_THAT(start({"--rope-scaling", "longrope"}).error,
+              HasSubstr("rope_scaling: expected none, linear, dynamic or yarn, found \"longrope\""));
+  EXPECT_THAT(start({"--rope-scaling", R"({"type": "yarn", "factor": 0.5})"}).error,
+              HasSubstr("rope_scaling.factor: expected a number from 1"));
 }
 
 // Runs a server to which the signal was sent before it began to load its model.
@@ -216,7 +224,8 @@ TEST_F(Start, AHangupWithoutKeysAndTlsChangesNothing) {
     ::kill(::getpid(), SIGTERM);
   }).detach();
   const std::string text = std::to_string(port);
-  const std::array arguments = {"smartkv", "serve", "--port", text.c_str(), "--model", model.c_str(), "--shutdown-delay", "600", "--kv-cache-bytes", "16MiB"};
+  const std::array arguments = {"smartkv",          "serve", "--port",           text.c_str(), "--model", model.c_str(),
+                                "--shutdown-delay", "600",   "--kv-cache-bytes", "16MiB"};
   std::_Exit(run_command_line(static_cast<int>(arguments.size()), arguments.data()));
 }
 
@@ -255,7 +264,8 @@ TEST_F(Start, RequestsAreTakenForTheDelayAfterTheSignal) {
     std::_Exit(94);  // the log blocks the server
   }).detach();
   const std::string text = std::to_string(port);
-  const std::array arguments = {"smartkv", "serve", "--port", text.c_str(), "--model", model.c_str(), "--kv-cache-bytes", "16MiB"};
+  const std::array arguments = {"smartkv", "serve",       "--port",           text.c_str(),
+                                "--model", model.c_str(), "--kv-cache-bytes", "16MiB"};
   std::exit(run_command_line(static_cast<int>(arguments.size()), arguments.data()));
 }
 

@@ -30,9 +30,11 @@ std::string flags_error(const std::vector<std::string>& arguments) {
 TEST(SummaryFlagsTest, TheSeedsFlagsMakeAPolicy) {
   EXPECT_TRUE(policy_of({}).is_null());
   EXPECT_EQ(policy_of({"--kv-proc", "on"}), (nlohmann::json{{"policy", "block_summary"}}));
-  EXPECT_EQ(policy_of({"--kv-proc", "on", "--kv-window", "512", "--kv-block", "128", "--kv-r", "4", "--kv-salient", "2",
-                       "--kv-proc-layers", "0-11"}),
-            (nlohmann::json{{"policy", "block_summary"}, {"window", 512}, {"block", 128}, {"r", 4}, {"salient", 2}, {"layers", "0-11"}}));
+  EXPECT_EQ(
+      policy_of({"--kv-proc", "on", "--kv-window", "512", "--kv-block", "128", "--kv-r", "4", "--kv-salient", "2",
+                 "--kv-proc-layers", "0-11"}),
+      (nlohmann::json{
+          {"policy", "block_summary"}, {"window", 512}, {"block", 128}, {"r", 4}, {"salient", 2}, {"layers", "0-11"}}));
 }
 
 TEST(SummaryFlagsTest, OffOverridesAConfiguredPolicy) {
@@ -40,7 +42,8 @@ TEST(SummaryFlagsTest, OffOverridesAConfiguredPolicy) {
   std::ofstream(file) << R"({"kv_cache": {"policy": "block_summary", "window": 512}})";
   EXPECT_EQ(policy_of({"--config", file})["policy"], "block_summary");
   EXPECT_EQ(policy_of({"--config", file, "--kv-proc", "off"}), "full");
-  EXPECT_EQ(policy_of({"--config", file, "--kv-proc", "on", "--kv-r", "4"}), (nlohmann::json{{"policy", "block_summary"}, {"r", 4}}));
+  EXPECT_EQ(policy_of({"--config", file, "--kv-proc", "on", "--kv-r", "4"}),
+            (nlohmann::json{{"policy", "block_summary"}, {"r", 4}}));
 }
 
 TEST(SummaryFlagsTest, AParameterWithoutThePolicyIsAnError) {

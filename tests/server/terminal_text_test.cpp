@@ -24,7 +24,12 @@ TEST(TerminalText, RemovesEscapeSequencesAndControls) {
   expect_clean("a\033]0;title\ab\033]8;;http://x\033\\c", "abc");
   expect_clean("a\033]52;c;cm0gLXJm\ab", "ab");  // writes to the clipboard
   expect_clean("a\033P1$r0m\033\\b\033cc\033(Bd", "abcd");
-  expect_clean("a\xc2\x9b" "31mb\xc2\x9d" "0;title\ac\xc2\x85" "d", "abcd");
+  expect_clean(
+      "a\xc2\x9b"
+      "31mb\xc2\x9d"
+      "0;title\ac\xc2\x85"
+      "d",
+      "abcd");
   expect_clean(std::string("a\b\b\rb\x7f\0c", 8), "abc");
   expect_clean(std::string("a\0b", 3), "ab");
 }

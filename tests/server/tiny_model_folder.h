@@ -30,12 +30,18 @@ class TinyModelFolder {
     config.head_dim = 64;
     config.vocab_size = 800;  // as many as the tokenizer has
     config.context_length = 1024;
-    const nlohmann::json json = {{"model_type", "llama"}, {"hidden_size", config.hidden_size},
-                                 {"intermediate_size", config.intermediate_size}, {"num_hidden_layers", config.n_layers},
-                                 {"num_attention_heads", config.n_heads}, {"num_key_value_heads", config.n_kv_heads},
-                                 {"head_dim", config.head_dim}, {"vocab_size", config.vocab_size},
-                                 {"max_position_embeddings", config.context_length}, {"rms_norm_eps", 1e-5},
-                                 {"tie_word_embeddings", true}, {"eos_token_id", 2}};
+    const nlohmann::json json = {{"model_type", "llama"},
+                                 {"hidden_size", config.hidden_size},
+                                 {"intermediate_size", config.intermediate_size},
+                                 {"num_hidden_layers", config.n_layers},
+                                 {"num_attention_heads", config.n_heads},
+                                 {"num_key_value_heads", config.n_kv_heads},
+                                 {"head_dim", config.head_dim},
+                                 {"vocab_size", config.vocab_size},
+                                 {"max_position_embeddings", config.context_length},
+                                 {"rms_norm_eps", 1e-5},
+                                 {"tie_word_embeddings", true},
+                                 {"eos_token_id", 2}};
     std::ofstream(path_ / "config.json") << json;
     const TinyWeights weights(config);
     std::vector<NamedTensor> tensors;

@@ -74,8 +74,8 @@ std::vector<Json> extremes_of(const Json& schema) {
     values = {schema.value("minimum", Json(0)), schema.value("maximum", Json(INT64_MAX)), 0, 1, 2, 7, INT32_MAX};
   } else if (schema["type"] == "number") {
     const double least = schema.value("minimum", schema.value("exclusiveMinimum", 0.0)), most = schema["maximum"];
-    values = {least, std::nextafter(least, most), least + 1e-46, least + 1e-45, least + 1e-38, least + 1e-5, least + 1e-3,
-              std::nextafter(most, least), most};
+    values = {least,        std::nextafter(least, most), least + 1e-46, least + 1e-45, least + 1e-38, least + 1e-5,
+              least + 1e-3, std::nextafter(most, least), most};
   } else if (schema["type"] == "boolean") {
     values = {true, false};
   }

@@ -32,7 +32,8 @@ using Owned = std::unique_ptr<T, Free<T, free>>;
 // A self-signed certificate for 127.0.0.1 and its key, in two files of the running test.
 struct Certificate {
   explicit Certificate(const std::string& name) {
-    const std::string base = ::testing::TempDir() + ::testing::UnitTest::GetInstance()->current_test_info()->name() + name;
+    const std::string base =
+        ::testing::TempDir() + ::testing::UnitTest::GetInstance()->current_test_info()->name() + name;
     cert = base + ".cert.pem";
     key = base + ".key.pem";
     write("smartkv " + name);
@@ -47,8 +48,8 @@ struct Certificate {
     X509_gmtime_adj(X509_getm_notAfter(x509.get()), 3600);
     X509_set_pubkey(x509.get(), pair.get());
     X509_NAME* subject = X509_get_subject_name(x509.get());
-    X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>(common_name.c_str()), -1,
-                               -1, 0);
+    X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>(common_name.c_str()),
+                               -1, -1, 0);
     X509_set_issuer_name(x509.get(), subject);
     const Owned<X509_EXTENSION, X509_EXTENSION_free> address(
         X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, "IP:127.0.0.1"));
@@ -81,7 +82,8 @@ struct Certificate {
 // A client's connection of plain bytes inside TLS.
 class RawTls {
  public:
-  explicit RawTls(int port) : connection_(port), context_(SSL_CTX_new(TLS_client_method())), ssl_(SSL_new(context_.get())) {
+  explicit RawTls(int port)
+      : connection_(port), context_(SSL_CTX_new(TLS_client_method())), ssl_(SSL_new(context_.get())) {
     SSL_set_fd(ssl_.get(), connection_.socket());
     if (SSL_connect(ssl_.get()) != 1) throw std::runtime_error("handshake");
   }
@@ -143,7 +145,10 @@ TEST(Tls, HealthIsAskedOverIt) {
   const Certificate certificate("");
   const TestServer server(certificate.options());
   const std::string port = std::to_string(server.port);
-  EXPECT_EQ(run({"health", "--port", port.c_str(), "--tls-cert", certificate.cert.c_str(), "--tls-key", certificate.key.c_str()}).code, kOk);
+  EXPECT_EQ(run({"health", "--port", port.c_str(), "--tls-cert", certificate.cert.c_str(), "--tls-key",
+                 certificate.key.c_str()})
+                .code,
+            kOk);
   EXPECT_EQ(run({"health", "--port", port.c_str()}).code, kRuntimeError);
 }
 
@@ -255,7 +260,8 @@ TEST(Tls, FilesThatCannotBeUsedAreErrorsAtStart) {
   EXPECT_EQ(error_of(one.cert, one.key), "");
   EXPECT_THAT(error_of(one.cert, ""), HasSubstr("tls_cert alone"));
   EXPECT_THAT(error_of("", one.key), HasSubstr("tls_key alone"));
-  EXPECT_THAT(error_of("/nonexistent.pem", one.key), HasSubstr("/nonexistent.pem: the certificate cannot be read: No such file"));
+  EXPECT_THAT(error_of("/nonexistent.pem", one.key),
+              HasSubstr("/nonexistent.pem: the certificate cannot be read: No such file"));
   EXPECT_THAT(error_of("/dev/null", one.key),
               HasSubstr("/dev/null: the certificate cannot be read: it is not a regular file"));
   EXPECT_THAT(error_of(one.key, one.key), HasSubstr(one.key + ": expected a certificate"));

@@ -39,8 +39,10 @@ class ToolsTest : public ::testing::Test {
 ToolUse use(ToolForm form, ToolUse::Choice choice, bool parallel = true) {
   ToolUse tools;
   const Json schema = {{"type", "object"}, {"properties", {{"n", {{"type", "integer"}}}}}, {"required", {"n"}}};
-  tools.functions.push_back({.name = "f", .declaration = {}, .parameters = schema, .strict = true, .path = "tools[0].function"});
-  tools.functions.push_back({.name = "g", .declaration = {}, .parameters = nullptr, .strict = false, .path = "tools[1].function"});
+  tools.functions.push_back(
+      {.name = "f", .declaration = {}, .parameters = schema, .strict = true, .path = "tools[0].function"});
+  tools.functions.push_back(
+      {.name = "g", .declaration = {}, .parameters = nullptr, .strict = false, .path = "tools[1].function"});
   tools.form = form;
   tools.choice = choice;
   tools.parallel = parallel;
@@ -73,10 +75,15 @@ std::string parsed_answer(ToolForm form, const std::string& answer, size_t piece
 TEST_F(ToolsTest, RefusesByName) {
   EXPECT_EQ(refused_field(R"("tools": [{"type": "custom"}])"), "tools[0].type");
   EXPECT_EQ(refused_field(R"("tools": [{"type": "function", "function": {"name": "a b"}}])"), "tools[0].function.name");
-  EXPECT_EQ(refused_field(R"("tools": [{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "f"}}])"),
-            "tools[1].function.name");
-  EXPECT_EQ(refused_field(R"("tools": [{"type": "function", "function": {"name": "f", "strict": true, "parameters": {"type": "object",
-                             "properties": {"a": {"not": {}}}}}}])"), "tools[0].function.parameters.properties.a.not");
+  EXPECT_EQ(
+      refused_field(
+          R"("tools": [{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "f"}}])"),
+      "tools[1].function.name");
+  EXPECT_EQ(
+      refused_field(
+          R"("tools": [{"type": "function", "function": {"name": "f", "strict": true, "parameters": {"type": "object",
+                             "properties": {"a": {"not": {}}}}}}])"),
+      "tools[0].function.parameters.properties.a.not");
   EXPECT_EQ(refused_field(R"("tool_choice": "required")"), "tool_choice");
   EXPECT_EQ(refused_field(std::string(kTools) + R"(, "tool_choice": "some")"), "tool_choice");
   EXPECT_EQ(refused_field(std::string(kTools) + R"(, "tool_choice": {"type": "function", "function": {"name": "h"}})"),
@@ -87,31 +94,42 @@ TEST_F(ToolsTest, RefusesByName) {
 TEST_F(ToolsTest, ChoiceDecidesTheGrammar) {
   const std::string f = R"({"name": "f", "arguments": {"n": 3}})", g = R"({"name": "g", "arguments": {}})";
   const std::string any = chat(kTools).generations.front().grammar;
-  for (const std::string& text : {f, g, "[" + f + ", " + g + "]", std::string("Just text."), std::string()}) EXPECT_TRUE(obeys(any, text)) << text;
-  for (const std::string& text : {std::string(R"({"name": "h")"), std::string(R"({"name": "f", "arguments": {}})"), f + "x"}) {
+  for (const std::string& text : {f, g, "[" + f + ", " + g + "]", std::string("Just text."), std::string()})
+    EXPECT_TRUE(obeys(any, text)) << text;
+  for (const std::string& text :
+       {std::string(R"({"name": "h")"), std::string(R"({"name": "f", "arguments": {}})"), f + "x"}) {
     EXPECT_FALSE(obeys(any, text)) << text;
   }
-  const std::string required = chat(std::string(kTools) + R"(, "tool_choice": "required", "parallel_tool_calls": false)").generations.front().grammar;
+  const std::string required =
+      chat(std::string(kTools) + R"(, "tool_choice": "required", "parallel_tool_calls": false)")
+          .generations.front()
+          .grammar;
   EXPECT_TRUE(obeys(required, g));
   EXPECT_FALSE(obeys(required, "Just text."));
   EXPECT_FALSE(obeys(required, "[" + f + "," + g + "]"));
-  const std::string named = chat(std::string(kTools) + R"(, "tool_choice": {"type": "function", "function": {"name": "g"}})").generations.front().grammar;
+  const std::string named =
+      chat(std::string(kTools) + R"(, "tool_choice": {"type": "function", "function": {"name": "g"}})")
+          .generations.front()
+          .grammar;
   EXPECT_TRUE(obeys(named, g));
   EXPECT_FALSE(obeys(named, f));
   EXPECT_EQ(chat(std::string(kTools) + R"(, "tool_choice": "none")").generations.front().grammar, "");
 }
 
 TEST_F(ToolsTest, AHintForCachesIsNoPartOfATool) {
-  const char* const tools = R"("tools": [{"type": "function", "function": {"name": "f"}, "cache_control": {"type": "ephemeral"}}])";
+  const char* const tools =
+      R"("tools": [{"type": "function", "function": {"name": "f"}, "cache_control": {"type": "ephemeral"}}])";
   EXPECT_FALSE(chat(tools).tools->functions.at(0).declaration.contains("cache_control"));
-  EXPECT_EQ(refused_field(R"("tools": [{"type": "function", "function": {"name": "f"}, "cache_control": "x"}])"), "tools[0].cache_control");
+  EXPECT_EQ(refused_field(R"("tools": [{"type": "function", "function": {"name": "f"}, "cache_control": "x"}])"),
+            "tools[0].cache_control");
 }
 
 TEST_F(ToolsTest, EachFormHasItsGrammar) {
   using enum ToolForm;
   const std::string call = R"({"name": "f", "arguments": {"n": 3}})", block = "<tool_call>\n" + call + "\n</tool_call>";
   const std::string hermes = grammar_of(use(kHermes, ToolUse::Choice::kAuto));
-  for (const std::string& text : {block, "Well.\n" + block + "\n" + block, std::string("a < b"), std::string()}) EXPECT_TRUE(obeys(hermes, text)) << text;
+  for (const std::string& text : {block, "Well.\n" + block + "\n" + block, std::string("a < b"), std::string()})
+    EXPECT_TRUE(obeys(hermes, text)) << text;
   EXPECT_FALSE(obeys(hermes, "<tool_call>\n{}\n</tool_call>"));
   const std::string required = grammar_of(use(kHermes, ToolUse::Choice::kRequired));
   EXPECT_TRUE(obeys(required, block + "\n" + block));
@@ -141,7 +159,9 @@ TEST_F(ToolsTest, ParserFindsCallsHoweverTheAnswerIsCut) {
       {kLlama3, R"({"name": "f", "parameters": {"n": 1}})", R"(|0f:{"n": 1})"},
       {kMistral, R"([TOOL_CALLS] [{"name": "f", "arguments": {"n": 1}}])", R"(|0f:{"n": 1})"},
       {kMistral, R"( [{"name": "f", "arguments": {"n": 1}}])", R"(|0f:{"n": 1})"},
-      {kHermes, "Hm.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+      {kHermes,
+       "Hm.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", "
+       "\"arguments\": {}}\n</tool_call>",
        "Hm.|0f:{\"n\": 1}|1g:{}"},
       {kHermes, "a <tool> b", "a <tool> b"},
       {kHermes, "<tool_call>\nnothing", "<tool_call>\nnothing"},
@@ -158,7 +178,8 @@ TEST_F(ToolsTest, ParserFindsCallsInOtherForms) {
   struct Case {
     const char *answer, *expected;
   };
-  const std::string call = R"({"name": "f", "arguments": {"a": "}```\"{\n", "b": [1]}})", said = R"(|0f:{"a": "}```\"{\n", "b": [1]})";
+  const std::string call = R"({"name": "f", "arguments": {"a": "}```\"{\n", "b": [1]}})",
+                    said = R"(|0f:{"a": "}```\"{\n", "b": [1]})";
   const std::vector<std::pair<std::string, std::string>> cases = {
       {call, said},
       {"\n " + call + "\n", said},
@@ -166,21 +187,48 @@ TEST_F(ToolsTest, ParserFindsCallsInOtherForms) {
       {"```\n" + call + "```\n", said},
       {"Let me see.\n\n```json\n" + call + "\n```\nThere.", "Let me see." + said + "\nThere."},
       {"I call\n" + call + "\nnow {", "I call" + said + "\nnow {"},
-      {R"({"name":"f","arguments":{}})" "\n" R"({"name":"g","arguments":{"x":null}})", "|0f:{}|1g:{}"},
-      {"```json\n" R"({"name":"f","arguments":{}})" "\n\n" R"({"name":"g","arguments":{}})" "\n```", "|0f:{}|1g:{}"},
-      {"```json\n" R"([{"name":"f","arguments":{}}, {"name":"g","arguments":{}}])" "\n```", "|0f:{}|1g:{}"},
-      {"```json\n" R"({"name": "f", "arguments": {}})" "\nor so\n```", "```json|0f:{}\nor so\n```"},
+      {R"({"name":"f","arguments":{}})"
+       "\n"
+       R"({"name":"g","arguments":{"x":null}})",
+       "|0f:{}|1g:{}"},
+      {"```json\n"
+       R"({"name":"f","arguments":{}})"
+       "\n\n"
+       R"({"name":"g","arguments":{}})"
+       "\n```",
+       "|0f:{}|1g:{}"},
+      {"```json\n"
+       R"([{"name":"f","arguments":{}}, {"name":"g","arguments":{}}])"
+       "\n```",
+       "|0f:{}|1g:{}"},
+      {"```json\n"
+       R"({"name": "f", "arguments": {}})"
+       "\nor so\n```",
+       "```json|0f:{}\nor so\n```"},
       {R"([{"name":"f","arguments":{}}])", "|0f:{}"},
       {R"({"name": "f", "parameters": {"x": 1}})", R"(|0f:{"x": 1})"},
       {R"({"arguments": {"x": 1}, "name": "f"})", R"(|0f:{"x": 1})"},
       {R"({"type": "function", "function": {"name": "f", "arguments": {"x": 1}}})", R"(|0f:{"x": 1})"},
       {R"({"type": "function", "name": "g", "parameters": {"g": "takes nothing"}})", "|0g:{}"},
   };
-  const std::string texts[] = {
-      R"({"name": "h", "arguments": {}})", R"({"name": "f", "arguments": "x"})", R"({"name": "f", "arguments": [1]})", R"({"name": "f"})",
-      R"({"name": "f", "arguments": {}, "more": 1})", R"({"name": "f", "arguments": {"a": }})", R"({"name": "f", "arguments": {"a": 1)",
-      R"(See {"name": "f", "arguments": {}})", "```python\nprint({})\n```",
-      R"({"answer": {"name": "f", "arguments": {}}})", R"([{"name": "f", "arguments": {}}, 3])", "[1, 2]", "{", "```", "`x`", "a\n{\n  b\n}\n", "  trailing  ", "\n"};
+  const std::string texts[] = {R"({"name": "h", "arguments": {}})",
+                               R"({"name": "f", "arguments": "x"})",
+                               R"({"name": "f", "arguments": [1]})",
+                               R"({"name": "f"})",
+                               R"({"name": "f", "arguments": {}, "more": 1})",
+                               R"({"name": "f", "arguments": {"a": }})",
+                               R"({"name": "f", "arguments": {"a": 1)",
+                               R"(See {"name": "f", "arguments": {}})",
+                               "```python\nprint({})\n```",
+                               R"({"answer": {"name": "f", "arguments": {}}})",
+                               R"([{"name": "f", "arguments": {}}, 3])",
+                               "[1, 2]",
+                               "{",
+                               "```",
+                               "`x`",
+                               "a\n{\n  b\n}\n",
+                               "  trailing  ",
+                               "\n"};
   for (const size_t piece : {1u, 2u, 3u, 7u, 1000u}) {
     for (const auto& [answer, expected] : cases) EXPECT_EQ(parsed_answer(kHermes, answer, piece), expected) << piece;
     for (const std::string& text : texts) EXPECT_EQ(parsed_answer(kHermes, text, piece), text) << piece;
@@ -196,23 +244,30 @@ TEST_F(ToolsTest, ALongCallInAnotherFormIsReadInLinearTime) {
             call.size() - std::string(R"({"name": "f", "arguments": })").size() + 4);
 }
 
-TEST_F(ToolsTest, FormIsWhatTheTemplateWrites) {
-  EXPECT_EQ(tool_form(engine_), ToolForm::kGeneric);
-}
+TEST_F(ToolsTest, FormIsWhatTheTemplateWrites) { EXPECT_EQ(tool_form(engine_), ToolForm::kGeneric); }
 
 TEST_F(ToolsTest, ArgumentsOfAToolWithoutPropertiesAreEmpty) {
-  for (const char* parameters : {R"({"type": "object", "properties": {}})", R"({"type": "object"})", "{}", R"({"type": "object", "properties": {}, "required": [], "additionalProperties": false, "title": "x"})"}) {
-    const std::string grammar = chat(R"("tools": [{"type": "function", "function": {"name": "f", "parameters": )" + std::string(parameters) + "}}]").generations.front().grammar;
+  for (const char* parameters :
+       {R"({"type": "object", "properties": {}})", R"({"type": "object"})", "{}",
+        R"({"type": "object", "properties": {}, "required": [], "additionalProperties": false, "title": "x"})"}) {
+    const std::string grammar = chat(R"("tools": [{"type": "function", "function": {"name": "f", "parameters": )" +
+                                     std::string(parameters) + "}}]")
+                                    .generations.front()
+                                    .grammar;
     EXPECT_TRUE(obeys(grammar, R"({"name": "f", "arguments": {}})")) << parameters;
     EXPECT_FALSE(obeys(grammar, R"({"name": "f", "arguments": {"a": 1}})")) << parameters;
   }
-  const std::string open = chat(R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "additionalProperties": true}}}])")
-                               .generations.front().grammar;
+  const std::string open =
+      chat(
+          R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "additionalProperties": true}}}])")
+          .generations.front()
+          .grammar;
   EXPECT_TRUE(obeys(open, R"({"name": "f", "arguments": {"a": 1}})"));
 }
 
 TEST_F(ToolsTest, AKeywordThatNoGrammarSaysLeavesTheOthers) {
-  const std::string tool = R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": ["a", "b"],
+  const std::string tool =
+      R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": ["a", "b"],
       "properties": {"a": {"type": "integer", "not": {"const": 1}}, "b": {"enum": ["x", "y"], "markdownDescription": "*"}}}}}])";
   const std::string grammar = chat(tool).generations.front().grammar;
   EXPECT_TRUE(obeys(grammar, R"({"name": "f", "arguments": {"a": 1, "b": "x"}})"));
@@ -233,7 +288,10 @@ TEST_F(ToolsTest, SchemasOfAllToolsTogetherAreBounded) {
   for (int i = 0; i < 30; ++i) {
     Json values = Json::array();
     for (int j = 0; j < 1000; ++j) values.push_back(std::string(60, 'a') + std::to_string(i * 10'000 + j));
-    tools.push_back({{"type", "function"}, {"function", {{"name", "f" + std::to_string(i)}, {"parameters", {{"type", "object"}, {"properties", {{"a", {{"enum", values}}}}}}}}}});
+    tools.push_back({{"type", "function"},
+                     {"function",
+                      {{"name", "f" + std::to_string(i)},
+                       {"parameters", {{"type", "object"}, {"properties", {{"a", {{"enum", values}}}}}}}}}});
   }
   engine_.set_context_length(100'000'000);  // enough for a prompt that shows the tools
   const std::string field = refused_field("\"tools\": " + tools.dump());

@@ -23,15 +23,18 @@ namespace {
 std::unique_ptr<ServerProcess> start_server(const std::vector<std::string>& options) {
   const std::filesystem::path program = SMARTKV_BINARY;
   if (!std::filesystem::exists(program.parent_path() / torch_backend_path().filename())) return nullptr;
-  std::vector<std::string> command = {program, "serve", "--port", "0", "--backend", "torch", "--kv-cache-bytes", "1GiB", "--log-level",
-                                      "warning", "--model", SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf"};
+  std::vector<std::string> command = {
+      program,       "serve",   "--port",           "0",
+      "--backend",   "torch",   "--kv-cache-bytes", "1GiB",
+      "--log-level", "warning", "--model",          SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf"};
   command.insert(command.end(), options.begin(), options.end());
   return std::make_unique<ServerProcess>(command);
 }
 
 httplib::Result ask(const ServerProcess& server, const Json& fields) {
   Json body = {{"messages", Json::array({{{"role", "user"}, {"content", "What is the capital of France?"}}})},
-               {"max_tokens", 32}, {"temperature", 0}};
+               {"max_tokens", 32},
+               {"temperature", 0}};
   body.update(fields);
   httplib::Client client(server.url());
   client.set_read_timeout(60);
@@ -65,7 +68,8 @@ TEST_F(TorchServer, SaysWhatItRunsOnAndWhatItDoesNotPromise) {
 }
 
 TEST_F(TorchServer, KnowsTheCapitalOfFranceUnderPoliciesAndDrafts) {
-  for (const Json& fields : {Json::object(), Json{{"kv_cache", "balanced"}, {"speculative", "ngram"}}, Json{{"speculative", "self"}}}) {
+  for (const Json& fields :
+       {Json::object(), Json{{"kv_cache", "balanced"}, {"speculative", "ngram"}}, Json{{"speculative", "self"}}}) {
     const Json whole = answer(fields);
     ASSERT_TRUE(whole.contains("choices")) << whole;
     EXPECT_EQ(whole["choices"][0]["message"]["content"], "The capital of France is Paris.") << fields;
@@ -93,11 +97,12 @@ TEST(TensorParallelServer, AnswersAsOneProcessAndEndsWithARank) {
   const auto models = httplib::Client(server->url()).Get("/v1/models");
   ASSERT_TRUE(models);
   EXPECT_EQ(Json::parse(models->body)["data"][0]["details"]["tensor_parallel"], 3);
-  for (const Json& fields : {Json::object(), Json{{"kv_cache", "k8v8"}, {"speculative", "ngram"}}, Json{{"kv_cache", "balanced"}},
-                             Json{{"kv_cache", "bounded"}}}) {
+  for (const Json& fields : {Json::object(), Json{{"kv_cache", "k8v8"}, {"speculative", "ngram"}},
+                             Json{{"kv_cache", "balanced"}}, Json{{"kv_cache", "bounded"}}}) {
     const auto response = ask(*server, fields);
     ASSERT_TRUE(response);
-    EXPECT_EQ(Json::parse(response->body)["choices"][0]["message"]["content"], "The capital of France is Paris.") << fields;
+    EXPECT_EQ(Json::parse(response->body)["choices"][0]["message"]["content"], "The capital of France is Paris.")
+        << fields;
   }
   const auto refused = ask(*server, Json{{"kv_cache", {{"policy", "balanced"}, {"shadow", 0.1}}}});
   ASSERT_TRUE(refused);
@@ -129,7 +134,8 @@ TEST(TensorParallelServer, RanksEndWithTheServer) {
   ASSERT_EQ(ranks.size(), 1u);
   ::kill(server->pid(), SIGKILL);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (::kill(ranks[0], 0) == 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  while (::kill(ranks[0], 0) == 0 && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   std::ifstream file("/proc/" + std::to_string(ranks[0]) + "/stat");  // init may not have collected the process yet
   std::string text;
   std::getline(file, text);

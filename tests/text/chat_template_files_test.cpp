@@ -63,18 +63,22 @@ TEST_F(ChatTemplateFilesTest, OfAConfigWithOneOrSeveral) {
   EXPECT_TRUE(load().sources.empty());
   write("tokenizer_config.json", R"({"chat_template": "a"})");
   EXPECT_THAT(load().sources, ElementsAre(Pair("default", "a")));
-  write("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}, {"name": "rag", "template": "c"}]})");
+  write(
+      "tokenizer_config.json",
+      R"({"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}, {"name": "rag", "template": "c"}]})");
   EXPECT_THAT(load().sources, ElementsAre(Pair("default", "a"), Pair("rag", "c"), Pair("tool_use", "b")));
   write("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "a"}, {"template": "b"}]})");
   EXPECT_THAT(error(), HasSubstr("tokenizer_config.json: chat_template[1]: expected an object with the strings"));
-  write("tokenizer_config.json", R"({"chat_template": [{"name": "x", "template": "a"}, {"name": "x", "template": "b"}]})");
+  write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "x", "template": "a"}, {"name": "x", "template": "b"}]})");
   EXPECT_THAT(error(), HasSubstr("chat_template[1]: the name \"x\" appears twice"));
   write("tokenizer_config.json", R"({"chat_template": 3})");
   EXPECT_THAT(error(), HasSubstr("chat_template: expected a string, or an array"));
 }
 
 TEST_F(ChatTemplateFilesTest, OfAFolderCountBeforeThoseOfTheConfig) {
-  write("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "a"}, {"name": "rag", "template": "c"}]})");
+  write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "default", "template": "a"}, {"name": "rag", "template": "c"}]})");
   write("chat_template.jinja", "file");
   write("additional_chat_templates/tool_use.jinja", "tools");
   write("additional_chat_templates/notes.txt", "x");
@@ -82,9 +86,12 @@ TEST_F(ChatTemplateFilesTest, OfAFolderCountBeforeThoseOfTheConfig) {
 }
 
 TEST_F(ChatTemplateFilesTest, NameTheSpecialTokens) {
-  write("tokenizer_config.json", R"({"pad_token": "<pad>", "unk_token": {"content": "<unk>", "lstrip": false}, "cls_token": null, "bos_token": "<s>"})");
+  write(
+      "tokenizer_config.json",
+      R"({"pad_token": "<pad>", "unk_token": {"content": "<unk>", "lstrip": false}, "cls_token": null, "bos_token": "<s>"})");
   write("special_tokens_map.json", R"({"pad_token": "other", "mask_token": {"content": "<mask>"}})");
-  EXPECT_THAT(load().variables, ElementsAre(Pair("mask_token", "<mask>"), Pair("pad_token", "<pad>"), Pair("unk_token", "<unk>")));
+  EXPECT_THAT(load().variables,
+              ElementsAre(Pair("mask_token", "<mask>"), Pair("pad_token", "<pad>"), Pair("unk_token", "<unk>")));
 }
 
 TEST_F(ChatTemplateFilesTest, OfGgufKeys) {
@@ -118,7 +125,8 @@ TEST_F(ChatTemplateFilesTest, OfGgufKeys) {
 using OrderedJson = nlohmann::ordered_json;
 
 TEST(NamedChatTemplates, ToolUseRendersWhatHasToDoWithTools) {
-  const ChatTemplate both(ChatTemplateFiles{{{"default", "default{{ pad_token + unk_token|default('-') }}"}, {"tool_use", "tools{{ tools|length }}{{ pad_token }}"}},
+  const ChatTemplate both(ChatTemplateFiles{{{"default", "default{{ pad_token + unk_token|default('-') }}"},
+                                             {"tool_use", "tools{{ tools|length }}{{ pad_token }}"}},
                                             {{"pad_token", "P"}}});
   const OrderedJson user = {{"role", "user"}, {"content", "a"}};
   const OrderedJson call = {{"role", "assistant"}, {"tool_calls", OrderedJson::array()}},
@@ -143,7 +151,8 @@ TEST(NamedChatTemplates, FaultsNameTheTemplate) {
       return std::string(error.what());
     }
   };
-  EXPECT_EQ(error_of({{{"default", "a"}, {"tool_use", "{% x %}"}}, {}}), "chat template \"tool_use\": line 1: unknown tag \"x\"");
+  EXPECT_EQ(error_of({{{"default", "a"}, {"tool_use", "{% x %}"}}, {}}),
+            "chat template \"tool_use\": line 1: unknown tag \"x\"");
   EXPECT_THAT(error_of({{{"tool_use", "a"}}, {}}), HasSubstr("needs a conversation with tools"));
 }
 

@@ -14,8 +14,8 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-std::set<TokenId> ends_of(const std::map<std::string, TokenId, std::less<>>& vocabulary, std::optional<TokenId> eos = {},
-                          const NamedEnds& named = {}) {
+std::set<TokenId> ends_of(const std::map<std::string, TokenId, std::less<>>& vocabulary,
+                          std::optional<TokenId> eos = {}, const NamedEnds& named = {}) {
   const auto find = [&](std::string_view content) -> std::optional<TokenId> {
     const auto found = vocabulary.find(content);
     return found == vocabulary.end() ? std::nullopt : std::optional(found->second);
@@ -24,8 +24,10 @@ std::set<TokenId> ends_of(const std::map<std::string, TokenId, std::less<>>& voc
 }
 
 TEST(EndTokens, AreKnownByName) {
-  EXPECT_THAT(ends_of({{"a", 0}, {"<|end|>", 1}, {"<|eom_id|>", 2}, {"<end_of_turn>", 3}, {"<|im_end|>", 4}, {"<|im_start|>", 5}}),
-              ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(
+      ends_of(
+          {{"a", 0}, {"<|end|>", 1}, {"<|eom_id|>", 2}, {"<end_of_turn>", 3}, {"<|im_end|>", 4}, {"<|im_start|>", 5}}),
+      ElementsAre(1, 2, 3, 4));
   EXPECT_THAT(ends_of({{"<｜end▁of▁sentence｜>", 7}, {"[EOS]", 8}, {"<|end_of_text|>", 9}}), ElementsAre(7, 8, 9));
   EXPECT_THAT(ends_of({{"a", 0}}), IsEmpty());
 }
@@ -35,7 +37,8 @@ TEST(EndTokens, AreNamedByTheFile) {
   named.turn = 11;
   named.message = 12;
   named.fill_pad = 13;
-  EXPECT_THAT(ends_of({{"<|fim_pad|>", 3}, {"<|file_sep|>", 4}, {"<|repo_name|>", 5}}, 10, named), ElementsAre(4, 5, 10, 11, 12, 13));
+  EXPECT_THAT(ends_of({{"<|fim_pad|>", 3}, {"<|file_sep|>", 4}, {"<|repo_name|>", 5}}, 10, named),
+              ElementsAre(4, 5, 10, 11, 12, 13));
 }
 
 TEST(EndTokens, AMessageEndsNoAnswerWhereOthersEndIt) {

@@ -38,7 +38,8 @@ class SentencePieceFolder : public testing::Test {
 };
 
 nlohmann::json token(const std::string& content, bool special) {
-  return {{"content", content}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"single_word", false}, {"special", special}};
+  return {{"content", content},  {"lstrip", false},      {"rstrip", false},
+          {"normalized", false}, {"single_word", false}, {"special", special}};
 }
 
 TEST_F(SentencePieceFolder, AddedTokensAreTokens) {
@@ -47,12 +48,14 @@ TEST_F(SentencePieceFolder, AddedTokensAreTokens) {
   write("added_tokens.json", {{"<|im_end|>", 800}, {"<|im_start|>", 801}});
   EXPECT_THAT(encode(text), expected);
   EXPECT_FALSE(load()->is_special(801));
-  write("special_tokens_map.json", {{"additional_special_tokens", {token("<|im_start|>", true)}}, {"eos_token", "<|im_end|>"}});
+  write("special_tokens_map.json",
+        {{"additional_special_tokens", {token("<|im_start|>", true)}}, {"eos_token", "<|im_end|>"}});
   EXPECT_TRUE(load()->is_special(801));
   EXPECT_EQ(load()->eos(), 800);
   std::filesystem::remove(path_ / "added_tokens.json");
   std::filesystem::remove(path_ / "special_tokens_map.json");
-  write("tokenizer_config.json", {{"added_tokens_decoder", {{"800", token("<|im_end|>", true)}, {"801", token("<|im_start|>", true)}}}});
+  write("tokenizer_config.json",
+        {{"added_tokens_decoder", {{"800", token("<|im_end|>", true)}, {"801", token("<|im_start|>", true)}}}});
   EXPECT_THAT(encode(text), expected);
   const auto tokenizer = load();
   EXPECT_EQ(tokenizer->vocab_size(), 802);

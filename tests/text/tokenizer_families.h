@@ -26,7 +26,8 @@ class FamilyStrings {
         utf8_append(text, static_cast<char32_t>(low + number(high - low + 1)));
       } else if (kind == 8) {
         text += static_cast<char>('a' + number(26));
-        for (uint64_t marks = 1 + number(3); marks > 0; --marks) utf8_append(text, static_cast<char32_t>(0x300 + number(0x34e - 0x300 + 1)));
+        for (uint64_t marks = 1 + number(3); marks > 0; --marks)
+          utf8_append(text, static_cast<char32_t>(0x300 + number(0x34e - 0x300 + 1)));
       } else {
         const std::string part = fragment();
         for (uint64_t times = 1 + number(5); times > 0; --times) text += part;

@@ -43,7 +43,8 @@ TEST(TokenizerFamilies, EqualTheLibrary) {
         const std::string decoded = utf8_repair(tokenizer->decode(ids));
         value = fnv_step(decoded.data(), decoded.size(), value);
         std::vector<TokenId> drawn(strings.number(6));
-        for (TokenId& id : drawn) id = static_cast<TokenId>(strings.number(static_cast<uint64_t>(tokenizer->vocab_size())));
+        for (TokenId& id : drawn)
+          id = static_cast<TokenId>(strings.number(static_cast<uint64_t>(tokenizer->vocab_size())));
         const std::string drawn_text = utf8_repair(tokenizer->decode(drawn));
         value = fnv_step(drawn_text.data(), drawn_text.size(), value);
         texts.push_back(text);

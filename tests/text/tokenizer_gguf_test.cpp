@@ -164,16 +164,18 @@ TEST_P(ByteLevelGguf, EqualsItsTokenizerJson) {
 }
 
 INSTANTIATE_TEST_SUITE_P(PreTokenizers, ByteLevelGguf,
-                         testing::Values(ByteLevelCase{"llama3", "llama-bpe"}, ByteLevelCase{"deepseek_llm", "deepseek-llm"},
+                         testing::Values(ByteLevelCase{"llama3", "llama-bpe"},
+                                         ByteLevelCase{"deepseek_llm", "deepseek-llm"},
                                          ByteLevelCase{"deepseek_coder", "deepseek-coder"}),
                          [](const auto& it) { return std::string(it.param.name); });
 
 // The name of a pre-tokenizer stands for the steps in the tokenizer.json of its models.
 TEST(TokenizerGguf, PreTokenizersEqualTheirFamilies) {
   const nlohmann::json file = nlohmann::json::parse(read_file(kTokenizerFixtures + "families.json"));
-  const std::pair<const char*, const char*> families[] = {{"qwen2", "qwen2"},         {"gpt-4o", "gpt_oss"},       {"llama4", "phi4_mini"},
-                                                          {"tekken", "mistral_nemo"}, {"deepseek-v3", "deepseek_v3"}, {"olmo", "olmo"},
-                                                          {"smollm", "smollm2_granite"}};
+  const std::pair<const char*, const char*> families[] = {
+      {"qwen2", "qwen2"},           {"gpt-4o", "gpt_oss"},          {"llama4", "phi4_mini"},
+      {"tekken", "mistral_nemo"},   {"deepseek-v3", "deepseek_v3"}, {"olmo", "olmo"},
+      {"smollm", "smollm2_granite"}};
   for (const auto& [pre, family] : families) {
     nlohmann::json json = family_tokenizer_json(file, family);
     std::vector<std::string> tokens(json["model"]["vocab"].size());
@@ -207,7 +209,8 @@ TEST(TokenizerGguf, PreTokenizersCutNumbersAsTheirModelsDo) {
   };
   EXPECT_EQ(ids("default"), (std::vector<TokenId>{5}));
   for (const char* pre : {"llama-bpe", "dbrx", "smaug-bpe"}) EXPECT_EQ(ids(pre), (std::vector<TokenId>{4, 0})) << pre;
-  for (const char* pre : {"qwen2", "deepseek-r1-qwen", "refact", "deepseek-llm", "deepseek-coder"}) EXPECT_EQ(ids(pre), (std::vector<TokenId>{0, 1, 2, 0})) << pre;
+  for (const char* pre : {"qwen2", "deepseek-r1-qwen", "refact", "deepseek-llm", "deepseek-coder"})
+    EXPECT_EQ(ids(pre), (std::vector<TokenId>{0, 1, 2, 0})) << pre;
 }
 
 // Types of tokens in GGUF: 1 normal, 3 control, 4 user-defined.
@@ -243,8 +246,9 @@ TEST(TokenizerGguf, AnEndTokenBeyondTheVocabularyIsIgnored) {
     const std::string key = purpose + "_token_id";
     const auto tokenizer = base().add(key, 3u).load();
     EXPECT_THAT(tokenizer->end_tokens(), testing::ElementsAre(1, 2)) << key;  // found by their names
-    EXPECT_THAT(tokenizer->warnings(), testing::ElementsAre("test.gguf: key \"tokenizer.ggml." + key +
-                                                            "\": expected a token from 0 to 2, found 3; the key is ignored"));
+    EXPECT_THAT(tokenizer->warnings(),
+                testing::ElementsAre("test.gguf: key \"tokenizer.ggml." + key +
+                                     "\": expected a token from 0 to 2, found 3; the key is ignored"));
     EXPECT_THAT(base().add(key, -2).load()->warnings(), testing::ElementsAre(HasSubstr("found -2"))) << key;
   }
   // Some converters write -1 for a token that does not exist.
@@ -278,7 +282,8 @@ TEST(TokenizerGguf, WarnsOfAFileThatDoesNotSayHowItsTextIsCut) {
         .add("tokens", std::vector<std::string>{"a", "b", "ab"})
         .add("merges", std::vector<std::string>{"a b"});
   };
-  EXPECT_THAT(base().load()->warnings(), testing::ElementsAre(HasSubstr("test.gguf: key \"tokenizer.ggml.pre\" is missing")));
+  EXPECT_THAT(base().load()->warnings(),
+              testing::ElementsAre(HasSubstr("test.gguf: key \"tokenizer.ggml.pre\" is missing")));
   EXPECT_THAT(base().add("pre", std::string("gpt-2")).load()->warnings(), testing::IsEmpty());
 }
 

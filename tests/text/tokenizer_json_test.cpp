@@ -59,8 +59,9 @@ TEST(TokenizerJson, NamesWhatIsWrong) {
   EXPECT_THAT(tokenizer_error_with(good, "/model/merges/0", "zz"), HasSubstr("model.merges[0]"));
   EXPECT_THAT(tokenizer_error_with(good, "/normalizer", {{"type", "Unheard"}}),
               HasSubstr("normalizer: {\"type\":\"Unheard\"} is not supported"));
-  EXPECT_THAT(tokenizer_error_with(good, "/pre_tokenizer/pretokenizers/0/pattern/Regex", "("),
-              HasSubstr("pre_tokenizer.pretokenizers[0].pattern.Regex: pattern \"(\": end pattern with unmatched parenthesis"));
+  EXPECT_THAT(
+      tokenizer_error_with(good, "/pre_tokenizer/pretokenizers/0/pattern/Regex", "("),
+      HasSubstr("pre_tokenizer.pretokenizers[0].pattern.Regex: pattern \"(\": end pattern with unmatched parenthesis"));
   EXPECT_THAT(tokenizer_error_with(good, "/pre_tokenizer/pretokenizers/0/behavior", "Glued"),
               HasSubstr("pre_tokenizer.pretokenizers[0].behavior: \"Glued\" is not supported"));
   EXPECT_THAT(tokenizer_error_with(good, "/pre_tokenizer/pretokenizers/1", {{"type", "FixedLength"}, {"length", 0}}),
@@ -140,8 +141,23 @@ TEST(TokenizerJson, MutatedBytesNeverCrash) {
 
 // Valid JSON with another value somewhere gets past the parser.
 TEST(TokenizerJson, MutatedValuesNeverCrash) {
-  const Json values = {nullptr, true, -1, 3, 1'000'000, 1.5, "", "a b", "\u2581", "ByteLevel", "(", "\\s",
-                       Json::array(), Json::object(), {1, "a"}, {{"type", "Sequence"}}, {{"String", " "}}};
+  const Json values = {nullptr,
+                       true,
+                       -1,
+                       3,
+                       1'000'000,
+                       1.5,
+                       "",
+                       "a b",
+                       "\u2581",
+                       "ByteLevel",
+                       "(",
+                       "\\s",
+                       Json::array(),
+                       Json::object(),
+                       {1, "a"},
+                       {{"type", "Sequence"}},
+                       {{"String", " "}}};
   std::mt19937 random(7);
   for (const char* name : {"llama3", "llama2"}) {
     const Json good = fixture(name);
@@ -178,7 +194,8 @@ TEST(TokenizerJson, MutatedValuesNeverCrash) {
 
 // Sets every field of every step to values of other kinds.
 TEST(TokenizerJson, AWrongValueIsAnErrorThatNamesItsPart) {
-  const Json values = {nullptr, true, -1, 3, 1.5, "", "x", "(", "a b", Json::array(), Json::object(), {1, "a"}, {{"type", "x"}}};
+  const Json values = {nullptr,  true,           -1, 3, 1.5, "", "x", "(", "a b", Json::array(), Json::object(),
+                       {1, "a"}, {{"type", "x"}}};
   const Json file = Json::parse(read_file(kTokenizerFixtures + "families.json"));
   int refused = 0, taken = 0;
   for (const auto& [family, parts] : file["families"].items()) {
@@ -203,7 +220,8 @@ TEST(TokenizerJson, AWrongValueIsAnErrorThatNamesItsPart) {
         try {
           const auto tokenizer = tokenizer_of_json(json.dump());
           for (const TokenId id : tokenizer->encode("ab <x>c\u00e9 12")) tokenizer->token_bytes(id);
-          for (TokenId id = 0; id < std::min<int64_t>(tokenizer->vocab_size(), 20); ++id) tokenizer->decode(std::vector{id, id}, false);
+          for (TokenId id = 0; id < std::min<int64_t>(tokenizer->vocab_size(), 20); ++id)
+            tokenizer->decode(std::vector{id, id}, false);
           ++taken;
         } catch (const TokenizerError& error) {
           const std::string part = place.substr(1, place.find('/', 1) - 1);

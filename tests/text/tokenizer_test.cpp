@@ -74,7 +74,9 @@ TEST_P(Tokenizers, TheStreamIsTheTokensBytes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Tokenizers, testing::Values("smollm2", "llama3", "deepseek_llm", "deepseek_coder", "llama2", "sentencepiece"));
+INSTANTIATE_TEST_SUITE_P(All, Tokenizers,
+                         testing::Values("smollm2", "llama3", "deepseek_llm", "deepseek_coder", "llama2",
+                                         "sentencepiece"));
 
 TEST(Tokenizer, TextComesBack) {
   const auto tokenizer = open_tokenizer("smollm2");

@@ -55,7 +55,8 @@ TEST(Fuzz, MutatedFilesNeverCrash) {
 }
 
 TEST(Fuzz, TruncatedFilesAreErrors) {
-  const std::string gguf = read_file(kFixtures / "tiny.gguf"), safetensors = read_file(kFixtures / "tiny/model.safetensors");
+  const std::string gguf = read_file(kFixtures / "tiny.gguf"),
+                    safetensors = read_file(kFixtures / "tiny/model.safetensors");
   for (size_t n = 0; n < gguf.size(); n += n < 4096 ? 1 : 97) {
     EXPECT_THROW(GgufFile::parse(bytes_of(gguf).first(n), "m"), ModelError) << n;
   }

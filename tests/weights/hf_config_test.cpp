@@ -23,7 +23,8 @@ TEST(HfConfig, NamesTheKey) {
   };
   EXPECT_EQ(with("model_type", "llama"), "no error");
   EXPECT_THAT(with("model_type", "gpt2"), HasSubstr("key \"model_type\": expected one of llama, mistral, "));
-  EXPECT_THAT(with("model_type", "mistral"), HasSubstr("key \"attention_bias\": expected false for mistral, found true"));
+  EXPECT_THAT(with("model_type", "mistral"),
+              HasSubstr("key \"attention_bias\": expected false for mistral, found true"));
   EXPECT_THAT(with("hidden_size", "big"), HasSubstr("key \"hidden_size\": expected an integer, found \"big\""));
   EXPECT_THAT(with("hidden_size", -5), HasSubstr("hidden_size: expected a number from 1"));
   EXPECT_THAT(with("hidden_size", 1e30), HasSubstr("hidden_size"));
@@ -42,8 +43,11 @@ TEST(HfConfig, NamesTheKey) {
   EXPECT_THAT(with("rope_scaling", {{"type", "longrope"}, {"factor", 2.0}}), HasSubstr("rope_scaling.short_factor"));
   EXPECT_THAT(with("partial_rotary_factor", 0.5), HasSubstr("partial_rotary_factor"));
   EXPECT_THAT(with("rope_scaling", {{"type", "linear"}}), HasSubstr("rope_scaling.factor"));
-  EXPECT_THAT(with("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}}), HasSubstr("original_max_position_embeddings"));
-  EXPECT_THAT(error_of([] { parse_hf_config(nlohmann::json::array(), "config.json"); }), HasSubstr("expected an object"));
+  EXPECT_THAT(with("rope_scaling",
+                   {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}}),
+              HasSubstr("original_max_position_embeddings"));
+  EXPECT_THAT(error_of([] { parse_hf_config(nlohmann::json::array(), "config.json"); }),
+              HasSubstr("expected an object"));
 }
 
 TEST(HfConfig, NoKeyIsIgnoredSilently) {
@@ -53,21 +57,31 @@ TEST(HfConfig, NoKeyIsIgnoredSilently) {
     changed.update(changes);
     return error_of([&] { parse_hf_config(changed, "config.json"); });
   };
-  EXPECT_EQ(with({{"torch_dtype", "bfloat16"}, {"transformers_version", "5.0"}, {"use_cache", false}, {"pretraining_tp", 1},
-                  {"bos_token_id", 1}, {"_name_or_path", "x"}, {"new_key", nullptr}}), "no error");
+  EXPECT_EQ(with({{"torch_dtype", "bfloat16"},
+                  {"transformers_version", "5.0"},
+                  {"use_cache", false},
+                  {"pretraining_tp", 1},
+                  {"bos_token_id", 1},
+                  {"_name_or_path", "x"},
+                  {"new_key", nullptr}}),
+            "no error");
   EXPECT_THAT(with({{"new_key", 3}}), HasSubstr("config.json: key \"new_key\": expected no such key"));
   EXPECT_THAT(with({{"pretraining_tp", 2}}), HasSubstr("key \"pretraining_tp\": expected 1, found 2"));
   EXPECT_THAT(with({{"embedding_multiplier", 12.0}}), HasSubstr("key \"embedding_multiplier\""));
   EXPECT_THAT(with({{"sliding_window", 4096}}), HasSubstr("key \"sliding_window\""));
   EXPECT_THAT(with({{"quantization_config", {{"bits", 4}}}}), HasSubstr("key \"quantization_config.quant_method\""));
-  EXPECT_THAT(with({{"quantization_config", {{"quant_method", "bitsandbytes"}, {"bits", 4}}}}), HasSubstr("quant_method\": expected \"fp8\", \"gptq\" or \"awq\", found \"bitsandbytes\""));
-  EXPECT_THAT(with({{"quantization_config", {{"quant_method", "fp8"}, {"activation_scheme", "static"}}}}), HasSubstr("activation_scheme"));
+  EXPECT_THAT(with({{"quantization_config", {{"quant_method", "bitsandbytes"}, {"bits", 4}}}}),
+              HasSubstr("quant_method\": expected \"fp8\", \"gptq\" or \"awq\", found \"bitsandbytes\""));
+  EXPECT_THAT(with({{"quantization_config", {{"quant_method", "fp8"}, {"activation_scheme", "static"}}}}),
+              HasSubstr("activation_scheme"));
   const auto scaled = [&](const nlohmann::json& scaling) { return with({{"rope_scaling", scaling}}); };
   EXPECT_EQ(scaled({{"type", "linear"}, {"factor", 2.0}, {"finetuned", true}}), "no error");
   EXPECT_THAT(scaled({{"type", "linear"}, {"factor", 2.0}, {"alpha", 3}}), HasSubstr("key \"rope_scaling.alpha\""));
   EXPECT_THAT(scaled({{"type", "linear"}, {"factor", 2.0}, {"mscale", 2}}), HasSubstr("key \"rope_scaling.mscale\""));
-  EXPECT_THAT(scaled({{"type", "dynamic"}, {"factor", 2.0}, {"original_max_position_embeddings", 64}}),
-              HasSubstr("key \"rope_scaling.original_max_position_embeddings\": expected max_position_embeddings, 128, found 64"));
+  EXPECT_THAT(
+      scaled({{"type", "dynamic"}, {"factor", 2.0}, {"original_max_position_embeddings", 64}}),
+      HasSubstr(
+          "key \"rope_scaling.original_max_position_embeddings\": expected max_position_embeddings, 128, found 64"));
 }
 
 TEST(HfConfig, SlidingWindowsAreReadAsTransformersReadsThem) {
@@ -82,10 +96,17 @@ TEST(HfConfig, SlidingWindowsAreReadAsTransformersReadsThem) {
   EXPECT_EQ(window({{"model_type", "mistral"}, {"sliding_window", nullptr}}), 0);
   EXPECT_EQ(window({{"model_type", "mistral"}, {"sliding_window", 64}}), 64);
   EXPECT_EQ(window({{"model_type", "qwen2"}, {"sliding_window", 64}}), 0);
-  EXPECT_EQ(window({{"model_type", "qwen2"}, {"sliding_window", 64}, {"use_sliding_window", true}, {"max_window_layers", 1}}), 64);
-  EXPECT_EQ(window({{"model_type", "qwen2"}, {"sliding_window", 64}, {"use_sliding_window", true}, {"max_window_layers", 2}}), 0);
-  EXPECT_EQ(window({{"model_type", "qwen3"}, {"sliding_window", 64}, {"use_sliding_window", true},
-                    {"layer_types", {"full_attention", "sliding_attention"}}}), 64);
+  EXPECT_EQ(
+      window({{"model_type", "qwen2"}, {"sliding_window", 64}, {"use_sliding_window", true}, {"max_window_layers", 1}}),
+      64);
+  EXPECT_EQ(
+      window({{"model_type", "qwen2"}, {"sliding_window", 64}, {"use_sliding_window", true}, {"max_window_layers", 2}}),
+      0);
+  EXPECT_EQ(window({{"model_type", "qwen3"},
+                    {"sliding_window", 64},
+                    {"use_sliding_window", true},
+                    {"layer_types", {"full_attention", "sliding_attention"}}}),
+            64);
   // By default, only layers from 28 on have a window.
   EXPECT_EQ(window({{"model_type", "qwen2"}, {"sliding_window", 64}, {"use_sliding_window", true}}), 0);
   EXPECT_EQ(window({{"model_type", "phi3"}}), 0);
@@ -103,7 +124,9 @@ TEST(HfConfig, SlidingWindowsAreReadAsTransformersReadsThem) {
   EXPECT_EQ(windows({{"model_type", "qwen2"}, {"max_window_layers", 0}}), both);
   EXPECT_EQ(windows({{"model_type", "qwen3"}, {"layer_types", {"full_attention", "sliding_attention"}}}), second);
   EXPECT_EQ(windows({{"model_type", "smollm3"}, {"no_rope_layers", {1, 0}}}), second);
-  EXPECT_THAT(error_of([&] { windows({{"model_type", "qwen3"}, {"layer_types", {"full_attention"}}}); }),
+  EXPECT_THAT(error_of([&] {
+                windows({{"model_type", "qwen3"}, {"layer_types", {"full_attention"}}});
+              }),
               HasSubstr("key \"layer_types\": expected 2 entries, each full_attention or sliding_attention"));
 }
 
@@ -117,11 +140,16 @@ TEST(HfConfig, ReadsEveryRopeScaling) {
   EXPECT_EQ(with("rope_scaling", nullptr).scaling, RopeScaling::kNone);
   EXPECT_EQ(with("rope_scaling", {{"type", "linear"}, {"factor", 2.0}}).scaling, RopeScaling::kLinear);
   EXPECT_EQ(with("rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}).scaling, RopeScaling::kDynamic);
-  const RopeConfig llama3 = with("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 8192}});
+  const RopeConfig llama3 = with("rope_scaling", {{"rope_type", "llama3"},
+                                                  {"factor", 8.0},
+                                                  {"low_freq_factor", 1.0},
+                                                  {"high_freq_factor", 4.0},
+                                                  {"original_max_position_embeddings", 8192}});
   EXPECT_EQ(llama3.scaling, RopeScaling::kLlama3);
   EXPECT_EQ(llama3.original_context, 8192);
   EXPECT_EQ(llama3.factor, 8.0);
-  const RopeConfig yarn = with("rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 7.0}, {"factor", 4.0}, {"beta_fast", 16}});
+  const RopeConfig yarn =
+      with("rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 7.0}, {"factor", 4.0}, {"beta_fast", 16}});
   EXPECT_EQ(yarn.scaling, RopeScaling::kYarn);
   EXPECT_EQ(yarn.theta, 7.0);
   EXPECT_EQ(yarn.beta_fast, 16.0);

@@ -91,7 +91,7 @@ TEST(ModelFingerprint, EveryFieldCounts) {
   const Parts original;
   std::set<std::string> seen = {model_fingerprint(OneTensor(original))};
   // `structure` is a part of Parts. Each of its fields is changed in a copy of its own.
-  const auto expect_all_differ = [&](auto Parts::* structure, size_t least) {
+  const auto expect_all_differ = [&](auto Parts::*structure, size_t least) {
     size_t n = 0;
     Parts counted;
     for_each_change(counted.*structure, [&](const auto&) { ++n; });
@@ -149,8 +149,12 @@ TEST(ModelFingerprint, KeysOfAFileCount) {
   };
   std::set<std::string> seen = {with(GgufKeys())};
   EXPECT_EQ(seen.count(with(GgufKeys().string("general.name", "another"))), 1u);
-  EXPECT_TRUE(seen.insert(with(GgufKeys().string("llama.rope.scaling.type", "linear").number("llama.rope.scaling.factor", 2))).second);
-  EXPECT_TRUE(seen.insert(with(GgufKeys().string("llama.rope.scaling.type", "yarn").number("llama.rope.scaling.factor", 2))).second);
+  EXPECT_TRUE(
+      seen.insert(with(GgufKeys().string("llama.rope.scaling.type", "linear").number("llama.rope.scaling.factor", 2)))
+          .second);
+  EXPECT_TRUE(
+      seen.insert(with(GgufKeys().string("llama.rope.scaling.type", "yarn").number("llama.rope.scaling.factor", 2)))
+          .second);
   std::string other = original;
   const std::string base = "llama.rope.freq_base";
   other[other.find(base) + base.size() + 4 + 1] ^= 1;  // after the type of the value
@@ -184,7 +188,8 @@ class WithNorms final : public Weights {
     bytes_.emplace_back();
     for (const float value : values) {
       const uint16_t rounded = to_bf16(value);
-      const auto* from = type_ == TensorType::kBf16 ? reinterpret_cast<const char*>(&rounded) : reinterpret_cast<const char*>(&value);
+      const auto* from =
+          type_ == TensorType::kBf16 ? reinterpret_cast<const char*>(&rounded) : reinterpret_cast<const char*>(&value);
       bytes_.back().append(from, type_ == TensorType::kBf16 ? 2 : 4);
     }
     view->type = type_;
@@ -208,13 +213,14 @@ TEST(ModelIdentity, NormsAndShapesCountAndTheirTypeDoesNot) {
   EXPECT_EQ(model_identity(WithNorms(*weights, TensorType::kBf16)), identity);
   WithNorms other(*weights, TensorType::kF32);
   EXPECT_EQ(model_identity(other), identity);
-  for (const std::string& name : {std::string("model.norm.weight"), std::string("model.layers.1.post_attention_layernorm.weight")}) {
+  for (const std::string& name :
+       {std::string("model.norm.weight"), std::string("model.layers.1.post_attention_layernorm.weight")}) {
     other.changed_norm = name;
     EXPECT_NE(model_identity(other), identity) << name;
   }
   other.changed_norm.clear();
-  for (const auto size : {&ModelConfig::n_layers, &ModelConfig::n_heads, &ModelConfig::n_kv_heads, &ModelConfig::head_dim,
-                          &ModelConfig::hidden_size, &ModelConfig::intermediate_size}) {
+  for (const auto size : {&ModelConfig::n_layers, &ModelConfig::n_heads, &ModelConfig::n_kv_heads,
+                          &ModelConfig::head_dim, &ModelConfig::hidden_size, &ModelConfig::intermediate_size}) {
     other.changed = weights->config();
     *other.changed.*size += 1;
     EXPECT_NE(model_identity(other), identity);

@@ -95,7 +95,8 @@ TEST(FusedProjections, OfFp8AreSplitWithTheirScales) {
 
 TEST(FusedProjections, OfGptqAndAwqAreSplitAsTheIntegersThatTheyAre) {
   using Layout = PackedIntegers::Layout;
-  for (const auto& [layout, bits] : {std::pair<Layout, int64_t>{Layout::kGptq, 4}, {Layout::kGptqV2, 4}, {Layout::kGptq, 8}, {Layout::kAwq, 4}}) {
+  for (const auto& [layout, bits] :
+       {std::pair<Layout, int64_t>{Layout::kGptq, 4}, {Layout::kGptqV2, 4}, {Layout::kGptq, 8}, {Layout::kAwq, 4}}) {
     SCOPED_TRACE(static_cast<int>(layout) * 10 + static_cast<int>(bits));
     std::vector<std::byte> data, zeros;
     expect_qkv_and_gate_up([&](const std::string& name, int64_t rows) {
@@ -111,7 +112,8 @@ TEST(FusedProjections, OfGptqAndAwqAreSplitAsTheIntegersThatTheyAre) {
       for (int64_t i = 0; i < 2 * rows; ++i) integers->scales.push_back(0.01f * static_cast<float>(1 + i % 50));
       for (int64_t k = 0; k < kInputs; ++k) integers->group_of.push_back(static_cast<int32_t>(k / 32));
       integers->in_order = true;
-      return TensorView{name, bits == 4 ? TensorType::kInt4 : TensorType::kInt8, {rows, kInputs}, data, nullptr, std::move(integers)};
+      return TensorView{
+          name, bits == 4 ? TensorType::kInt4 : TensorType::kInt8, {rows, kInputs}, data, nullptr, std::move(integers)};
     });
   }
 }

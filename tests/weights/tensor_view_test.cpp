@@ -32,7 +32,8 @@ TEST(ExpandRows, EqualsTheReferenceForEveryType) {
     TensorView tensor{name, types.at(name), {2, static_cast<int64_t>(expected.size() / 2)}, bytes_of(bytes)};
     std::vector<float> found(expected.size());
     expand_rows(tensor, 0, 2, found.data());
-    for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-6 * (1 + std::abs(expected[i]))) << name << " " << i;
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_NEAR(found[i], expected[i], 1e-6 * (1 + std::abs(expected[i]))) << name << " " << i;
     std::vector<float> second(expected.size() / 2);
     expand_rows(tensor, 1, 1, second.data());
     EXPECT_TRUE(std::equal(second.begin(), second.end(), found.begin() + second.size()));
@@ -45,7 +46,8 @@ TEST(ExpandRows, EqualsTheReferenceForEveryType) {
       for (size_t i = 0; i < second.size(); ++i) {
         const kernels::CodedBlock& block = blocks[i / 256];
         const size_t g = i % 256 / 32, half = i % 32 / 16;
-        const float q = block.q[i % 256], first = block.factors[0] * block.codes[0][g], other = block.factors[1] * block.codes[1][g];
+        const float q = block.q[i % 256], first = block.factors[0] * block.codes[0][g],
+                    other = block.factors[1] * block.codes[1][g];
         const float value = name == "Q4_K" ? first * q + other : (half == 0 ? first : other) * (q - 32);
         EXPECT_NEAR(value, second[i], 1e-6 * (std::abs(first * q) + std::abs(other))) << name << " " << i;
       }
@@ -56,7 +58,8 @@ TEST(ExpandRows, EqualsTheReferenceForEveryType) {
     read_quantized_row(tensor, 1, row);
     for (size_t i = 0; i < row.q.size(); ++i) {
       const float scaled = row.scale[i / 32] * row.q[i], minimum = row.minimum[i / 32];
-      const double rounding = tensor.type == TensorType::kQ4_K ? std::ldexp(std::abs(scaled) + std::abs(minimum), -11) : 0.0;  // to f16
+      const double rounding =
+          tensor.type == TensorType::kQ4_K ? std::ldexp(std::abs(scaled) + std::abs(minimum), -11) : 0.0;  // to f16
       EXPECT_NEAR(scaled + minimum, second[i], rounding + 1e-5 * (1 + std::abs(second[i])));
     }
     // Writing a row back must give what was read. Q4_0 becomes Q4_1.
@@ -67,7 +70,8 @@ TEST(ExpandRows, EqualsTheReferenceForEveryType) {
     read_quantized_row({name, written, {1, tensor.row_elements()}, blocks}, 0, again);
     EXPECT_EQ(again.q, row.q);
     EXPECT_EQ(again.scale, row.scale);
-    for (size_t g = 0; g < row.minimum.size(); ++g) EXPECT_NEAR(again.minimum[g], row.minimum[g], 1e-3 * std::abs(row.minimum[g]) + 1e-7);
+    for (size_t g = 0; g < row.minimum.size(); ++g)
+      EXPECT_NEAR(again.minimum[g], row.minimum[g], 1e-3 * std::abs(row.minimum[g]) + 1e-7);
   }
 }
 

@@ -27,13 +27,17 @@ inline std::span<const std::byte> bytes_of(const std::string& text) { return std
 // A folder that belongs to the running test and is removed at the end.
 class Folder {
  public:
-  Folder() : path_(std::filesystem::path(testing::TempDir()) / ("smartkv_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))) {
+  Folder()
+      : path_(std::filesystem::path(testing::TempDir()) /
+              ("smartkv_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))) {
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);
   }
   ~Folder() { std::filesystem::remove_all(path_); }
   const std::filesystem::path& path() const { return path_; }
-  void write(const std::string& name, const std::string& content) const { std::ofstream(path_ / name, std::ios::binary) << content; }
+  void write(const std::string& name, const std::string& content) const {
+    std::ofstream(path_ / name, std::ios::binary) << content;
+  }
 
  private:
   std::filesystem::path path_;

@@ -120,7 +120,9 @@ std::vector<int32_t> matching_pivots(const EntryBlock& block, std::span<const fl
   std::iota(all.begin(), all.end(), 0);
   const std::vector<double> gram = gram_of(attention, block.n, all);
   std::vector<double> target(n, 0.0);  // Dot products of the columns with the block's mass.
-  for (size_t i = 0; i < n; ++i) target[i] = std::accumulate(gram.begin() + static_cast<std::ptrdiff_t>(i * n), gram.begin() + static_cast<std::ptrdiff_t>((i + 1) * n), 0.0);
+  for (size_t i = 0; i < n; ++i)
+    target[i] = std::accumulate(gram.begin() + static_cast<std::ptrdiff_t>(i * n),
+                                gram.begin() + static_cast<std::ptrdiff_t>((i + 1) * n), 0.0);
   std::vector<int32_t> pivots;
   std::vector<double> weights;
   std::vector<bool> chosen(n, false);
@@ -141,7 +143,8 @@ std::vector<int32_t> matching_pivots(const EntryBlock& block, std::span<const fl
     std::vector<double> sub(size * size), rhs(size);
     for (size_t i = 0; i < size; ++i) {
       rhs[i] = target[static_cast<size_t>(pivots[i])];
-      for (size_t j = 0; j < size; ++j) sub[i * size + j] = gram[static_cast<size_t>(pivots[i]) * n + static_cast<size_t>(pivots[j])];
+      for (size_t j = 0; j < size; ++j)
+        sub[i * size + j] = gram[static_cast<size_t>(pivots[i]) * n + static_cast<size_t>(pivots[j])];
     }
     bounded_least_squares(sub, rhs, std::vector<double>(size, 0.0), std::vector<double>(size, 1e30), weights);
   }
@@ -178,8 +181,8 @@ std::vector<int32_t> position_groups(int64_t n, int64_t count) {
 }
 
 // Returns exp(b) of each pivot, fitted near `count` so that the pivots have the block's mass at each query.
-std::vector<double> fit_weights(const EntryBlock& block, std::span<const float> attention, std::span<const int32_t> pivots,
-                                std::span<const double> count) {
+std::vector<double> fit_weights(const EntryBlock& block, std::span<const float> attention,
+                                std::span<const int32_t> pivots, std::span<const double> count) {
   const size_t size = pivots.size();
   std::vector<double> gram = gram_of(attention, block.n, pivots), rhs(size, 0.0);
   for (size_t at = 0; at < attention.size(); at += static_cast<size_t>(block.n)) {
@@ -214,7 +217,8 @@ void fit_values(const EntryBlock& block, std::span<const float> attention, std::
   std::vector<double> gram(size * size, 0.0), rhs(size * dim, 0.0), share(size), error(dim);
   double squares = 0;  // Sum over the queries of the block's squared mass.
   for (size_t at = 0; at < attention.size(); at += n) {
-    const double mass = std::accumulate(attention.begin() + static_cast<std::ptrdiff_t>(at), attention.begin() + static_cast<std::ptrdiff_t>(at + n), 0.0);
+    const double mass = std::accumulate(attention.begin() + static_cast<std::ptrdiff_t>(at),
+                                        attention.begin() + static_cast<std::ptrdiff_t>(at + n), 0.0);
     squares += mass * mass;
     std::fill(error.begin(), error.end(), 0.0);
     for (size_t i = 0; i < n; ++i) {
@@ -269,7 +273,8 @@ std::vector<float> attention_matrix(const EntryBlock& block, const SampledQuerie
   return attention;
 }
 
-BlockSummary summarize(const SummaryRule& rule, const EntryBlock& block, std::span<const float> attention, int64_t summaries) {
+BlockSummary summarize(const SummaryRule& rule, const EntryBlock& block, std::span<const float> attention,
+                       int64_t summaries) {
   const int64_t count = std::min(summaries, block.n);
   BlockSummary summary;
   if (count == block.n) {
@@ -284,7 +289,8 @@ BlockSummary summarize(const SummaryRule& rule, const EntryBlock& block, std::sp
   summary.pivots = choose_pivots(rule.pivots, block, units, attention, count);
   summary.group = rule.pivots == PivotRule::kPosition ? position_groups(block.n, count)
                                                       : nearest_pivots(block, units, summary.pivots).pivot;
-  std::vector<double> own(static_cast<size_t>(block.n)), mass(own.size(), 0.0), weights(static_cast<size_t>(count), 0.0);
+  std::vector<double> own(static_cast<size_t>(block.n)), mass(own.size(), 0.0),
+      weights(static_cast<size_t>(count), 0.0);
   for (size_t i = 0; i < own.size(); ++i) {
     own[i] = std::exp(static_cast<double>(block.bias[i]));
     weights[static_cast<size_t>(summary.group[i])] += own[i];

@@ -14,11 +14,11 @@ namespace smartkv {
 
 // Which entries become pivots. A pivot keeps its key.
 enum class PivotRule {
-  kPosition,   // The middles of runs of equal length.
-  kCosine,     // Farthest points by cosine, starting with the entry nearest to the mean direction (Gonzalez 1985).
+  kPosition,  // The middles of runs of equal length.
+  kCosine,    // Farthest points by cosine, starting with the entry nearest to the mean direction (Gonzalez 1985).
   // The largest root mean square attention from the queries (Zweiger et al. 2026, "highest attention keys").
   kAttention,
-  kMatching,   // Orthogonal matching pursuit on the block's mass at each query (Zweiger et al. 2026).
+  kMatching,  // Orthogonal matching pursuit on the block's mass at each query (Zweiger et al. 2026).
 };
 // How the value of a group is computed.
 enum class ValueRule {
@@ -80,7 +80,8 @@ struct BlockSummary {
 // Returns at most `summaries` summaries. If the block has no more entries than that, every entry stays as it is.
 //   attention: attention_matrix(block, queries), or empty if the rule needs no queries.
 // REQUIRES: summaries >= 1.
-BlockSummary summarize(const SummaryRule& rule, const EntryBlock& block, std::span<const float> attention, int64_t summaries);
+BlockSummary summarize(const SummaryRule& rule, const EntryBlock& block, std::span<const float> attention,
+                       int64_t summaries);
 
 // Returns f32 [n]: 1 - cosine between the key of each entry and the nearest key of a pivot.
 std::vector<float> novelty(const EntryBlock& block, std::span<const int32_t> pivots);

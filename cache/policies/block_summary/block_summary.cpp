@@ -25,8 +25,8 @@ void read_layers(Parameters* read, int64_t n_layers, SummaryOptions* options) {
     if (second != std::errc() || rest != end) hi = -1;
   }
   if (lo < 0 || hi < lo || hi >= n_layers) {
-    throw CacheError("kv_cache.layers: expected LO-HI with layers from 0 to " + std::to_string(n_layers - 1) + ", found \"" +
-                     text + "\"");
+    throw CacheError("kv_cache.layers: expected LO-HI with layers from 0 to " + std::to_string(n_layers - 1) +
+                     ", found \"" + text + "\"");
   }
   options->first_layer = lo;
   options->last_layer = hi;
@@ -51,7 +51,8 @@ std::vector<CacheMetric> block_summary_metrics() {
            {0, 1, 10, 100}}};
 }
 
-std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& context, const nlohmann::json& parameters) {
+std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& context,
+                                                         const nlohmann::json& parameters) {
   constexpr int64_t kMost = int64_t{1} << 24;
   Parameters read("block_summary", parameters);
   const int64_t tokens = read.integer("tokens", 0, 0, kMost, "kept in all; 0: as many as the levels make");

@@ -7,6 +7,7 @@ namespace smartkv {
 
 // Metrics of the details() of its sequences.
 std::vector<CacheMetric> block_summary_metrics();
-std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& context, const nlohmann::json& parameters);
+std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& context,
+                                                         const nlohmann::json& parameters);
 
 }  // namespace smartkv

@@ -14,8 +14,9 @@ using kernels::kPageTokens;
 
 std::unique_ptr<StoreFactory> read_lost_store(Parameters* parameters, EvictionOptions* options) {
   const nlohmann::json* given = parameters->object("lost");
-  if (given == nullptr && parameters->choice("lost", "nothing", {"nothing", "summaries"},
-                                             "what evicted tokens become") == "nothing") return nullptr;
+  if (given == nullptr &&
+      parameters->choice("lost", "nothing", {"nothing", "summaries"}, "what evicted tokens become") == "nothing")
+    return nullptr;
   const nlohmann::json none = nlohmann::json::object();
   Parameters read("summaries", given == nullptr ? none : *given, "kv_cache.lost", "store");
   read.choice("store", "summaries", {"summaries"}, "the only one");

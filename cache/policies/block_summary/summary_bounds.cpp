@@ -18,7 +18,9 @@ int64_t entry_state_bytes(const CacheShape& shape, int64_t entries) {
 }
 
 // Returns the bytes of the dense pages of `entries` entries of a layer.
-int64_t layer_pages_bytes(const CacheShape& shape, int64_t entries) { return dense_bytes(shape, entries) / shape.n_layers; }
+int64_t layer_pages_bytes(const CacheShape& shape, int64_t entries) {
+  return dense_bytes(shape, entries) / shape.n_layers;
+}
 
 // Bounds for a layer with quantized levels, after a boundary at which `leaving` tokens come, with `last` entries in
 // total.

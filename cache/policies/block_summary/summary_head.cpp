@@ -60,7 +60,8 @@ void load_entries(StateReader* in, std::vector<SummaryEntry>* entries) {
   in->expect(n >= 0 && n <= in->left(), "a count of entries");
   entries->resize(static_cast<size_t>(n));
   for (SummaryEntry& entry : *entries) {
-    for (int32_t* value : {&entry.position, &entry.tokens, &entry.retained_until, &entry.place}) *value = in->value<int32_t>();
+    for (int32_t* value : {&entry.position, &entry.tokens, &entry.retained_until, &entry.place})
+      *value = in->value<int32_t>();
     for (float* value : {&entry.bias, &entry.score, &entry.retention}) *value = in->value<float>();
   }
 }
@@ -101,8 +102,8 @@ void SummaryHead::load(int64_t end, const LevelPages& quantized, StateReader* in
   in->expect(found == dense, "an entry for each place");
 }
 
-HeadCompaction::HeadCompaction(const SummaryOptions& options, const Pages& pages, int64_t head, const SampledQueries& queries,
-                               SummaryHead* entries)
+HeadCompaction::HeadCompaction(const SummaryOptions& options, const Pages& pages, int64_t head,
+                               const SampledQueries& queries, SummaryHead* entries)
     : options_(options),
       pages_(pages),
       dim_(pages.shape.head_dim),
@@ -178,8 +179,8 @@ void HeadCompaction::summarize(int64_t most, size_t level, Jobs* jobs) {
   block_.summary_bias.resize(count);
   block_.group.resize(n);
   for (size_t i = 0; i < count; ++i) block_.rows.push_back(memory_.add());
-  jobs->summaries.push_back({entries_of(block_, options_.needs_queries()), options_.rule, block_.rows, block_.pivots.data(),
-                             block_.group.data(), block_.summary_bias.data()});
+  jobs->summaries.push_back({entries_of(block_, options_.needs_queries()), options_.rule, block_.rows,
+                             block_.pivots.data(), block_.group.data(), block_.summary_bias.data()});
 }
 
 void HeadCompaction::add_summaries() {
@@ -188,7 +189,12 @@ void HeadCompaction::add_summaries() {
   std::vector<SummaryEntry> made(count);
   for (size_t i = 0; i < count; ++i) {
     elsewhere_.push_back(block_.rows[i]);
-    made[i] = {block_.entries[static_cast<size_t>(block_.pivots[i])].position, 0, block_.summary_bias[i], 0, 0, 0,
+    made[i] = {block_.entries[static_cast<size_t>(block_.pivots[i])].position,
+               0,
+               block_.summary_bias[i],
+               0,
+               0,
+               0,
                -static_cast<int32_t>(elsewhere_.size())};
   }
   for (size_t i = 0; i < block_.entries.size(); ++i) {
@@ -226,7 +232,9 @@ std::vector<SummaryEntry> HeadCompaction::take_weakest(int64_t n) {
 std::vector<SummaryEntry> HeadCompaction::take_shed() {
   if (!std::exchange(sheds_, false)) return {};
   const std::vector<SummaryEntry>& outliers = entries_->outliers;
-  const auto weak = std::count_if(outliers.begin(), outliers.end(), [&](const SummaryEntry& e) { return e.score < static_cast<float>(options_.least_score); });
+  const auto weak = std::count_if(outliers.begin(), outliers.end(), [&](const SummaryEntry& e) {
+    return e.score < static_cast<float>(options_.least_score);
+  });
   return take_weakest(std::min<int64_t>(weak, options_.block - salient_ + shed_));
 }
 

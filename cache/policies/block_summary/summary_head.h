@@ -11,8 +11,8 @@
 #include "cache/policies/block_summary/summary_jobs.h"
 #include "cache/policies/block_summary/summary_options.h"
 #include "cache/quantized_page.h"
-#include "cache/stores/scratch_rows.h"
 #include "cache/state_io.h"
+#include "cache/stores/scratch_rows.h"
 
 namespace smartkv {
 

@@ -20,8 +20,8 @@ struct HeadEntries {
   std::span<const kernels::KvSegment> quantized;  // pages of all KV heads
   int64_t head = 0;                               // index of the KV head in `quantized`
   std::span<const kernels::TokenPlace> tokens;
-  std::span<const float> bias;                    // one for each entry
-  const SampledQueries* queries = nullptr;        // null if not needed
+  std::span<const float> bias;              // one for each entry
+  const SampledQueries* queries = nullptr;  // null if not needed
 };
 
 // Summarizes entries as summarize() of block_summarizer.h does.

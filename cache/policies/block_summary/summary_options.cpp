@@ -84,10 +84,10 @@ SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions optio
 void check_summary_capacity(const SummaryOptions& options, const std::string& key, int64_t beside, int64_t found) {
   const int64_t least = whole_pages(options.sinks + options.outliers + options.block + options.group());
   if (options.capacity >= least) return;
-  throw CacheError("kv_cache." + key + ": expected at least " + std::to_string(least + beside) + " (room for a block of " +
-                   std::to_string(options.block) + " tokens, " + std::to_string(options.outliers) +
-                   " outliers, a group of " + std::to_string(options.group()) + " summaries and " +
-                   std::to_string(beside) + " tail tokens), found " + std::to_string(found));
+  throw CacheError("kv_cache." + key + ": expected at least " + std::to_string(least + beside) +
+                   " (room for a block of " + std::to_string(options.block) + " tokens, " +
+                   std::to_string(options.outliers) + " outliers, a group of " + std::to_string(options.group()) +
+                   " summaries and " + std::to_string(beside) + " tail tokens), found " + std::to_string(found));
 }
 
 }  // namespace smartkv

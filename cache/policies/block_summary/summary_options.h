@@ -25,20 +25,20 @@ inline constexpr std::string_view kSaliences[] = {"novelty", "value_norm", "atte
 
 struct SummaryOptions {
   SummaryRule rule;
-  int64_t block = 64;      // Tokens that are summarized together.
-  int64_t summaries = 8;   // Summaries of a block, and of each group of `ratio` times as many summaries.
-  int64_t ratio = 2;       // Entries of a level that become one entry of the next level.
-  int64_t level = 256;     // Most entries of a level.
+  int64_t block = 64;     // Tokens that are summarized together.
+  int64_t summaries = 8;  // Summaries of a block, and of each group of `ratio` times as many summaries.
+  int64_t ratio = 2;      // Entries of a level that become one entry of the next level.
+  int64_t level = 256;    // Most entries of a level.
   // Bits of the entries of levels. 16: dense. 8 or 4: in quantized pages, each made as soon as it is full.
   int bits = 16;
   // Most entries of a layer and KV head in total, in whole pages. 0: as many as the levels take.
   int64_t capacity = 0;
   // First tokens of the sequence, exact forever. Only the first store of a chain sees them.
   int64_t sinks = 4;
-  int64_t salient = 0;     // Exact tokens of a block.
+  int64_t salient = 0;  // Exact tokens of a block.
   // Exact tokens of a block if attention is spread evenly; at least `salient`.
   int64_t salient_most = 0;
-  int64_t outliers = 0;    // Most exact tokens in total, besides sinks.
+  int64_t outliers = 0;  // Most exact tokens in total, besides sinks.
   Salience salience = Salience::kGate;
   // Outliers with a lower score join the next block, each in its own layer and KV head.
   double least_score = 0;
@@ -47,12 +47,12 @@ struct SummaryOptions {
   // Tokens for which retention lasts. An outlier that drew n > 1 times an even share of a probe's attention has a
   // retention of 1 - 1 / n.
   int64_t retention = 256;
-  int64_t probes = 8;      // Probe queries before each boundary.
+  int64_t probes = 8;  // Probe queries before each boundary.
   // How many times each probe query is also asked from further away.
   int64_t shifts = 2;
   // Layers outside of this range keep every token as it is.
   int64_t first_layer = 0, last_layer = INT64_MAX;
-  std::string gate;        // Name of the gates, for Salience::kGate.
+  std::string gate;  // Name of the gates, for Salience::kGate.
 
   bool needs_queries() const { return rule.needs_queries() || (salient > 0 && salience == Salience::kAttention); }
   int64_t n_probes() const { return needs_queries() || salient > 0 ? probes : 0; }
@@ -76,8 +76,8 @@ kernels::QuantizedLayout summary_layout(const CacheShape& shape, const SummaryOp
 // Returns the options of a layer that is not compressed: its tokens stay pending forever.
 SummaryOptions keep_everything();
 
-// Reads block, r, ratio, summary_bits, level, pivots, values, bias, salient, salient_most, outliers, salience, eps, decay,
-// retention, probes, shifts and gate. Throws CacheError.
+// Reads block, r, ratio, summary_bits, level, pivots, values, bias, salient, salient_most, outliers, salience, eps,
+// decay, retention, probes, shifts and gate. Throws CacheError.
 SummaryOptions read_summary_options(Parameters* parameters, SummaryOptions defaults);
 
 // Throws CacheError if the capacity has no room for the sinks, a block, the outliers and a group. The message names the

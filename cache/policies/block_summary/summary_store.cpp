@@ -90,8 +90,11 @@ void SummaryStore::prepare(const StageView& view) {
   if (options_.sheds()) {
     for (size_t layer = 0; layer < layers_.size(); ++layer) {
       for (const SummaryHead& head : layers_[layer].heads) {
-        const auto below = [&](const SummaryEntry& entry) { return entry.score < static_cast<float>(options_.least_score); };
-        shed_[layer] = std::min(shed_[layer], static_cast<int64_t>(std::count_if(head.outliers.begin(), head.outliers.end(), below)));
+        const auto below = [&](const SummaryEntry& entry) {
+          return entry.score < static_cast<float>(options_.least_score);
+        };
+        shed_[layer] = std::min(shed_[layer],
+                                static_cast<int64_t>(std::count_if(head.outliers.begin(), head.outliers.end(), below)));
       }
     }
     for (const std::vector<int64_t>& of_rank : context_.gather(shed_)) {
@@ -105,7 +108,8 @@ void SummaryStore::prepare(const StageView& view) {
   const auto take = [&](int64_t layer, const TokenScores& run) {
     for (int64_t head = 0; head < shape().n_kv_heads; ++head) {
       const std::span<const float> scores = run.of_head(head);
-      std::copy(scores.begin(), scores.end(), layers_[static_cast<size_t>(layer)].scores.begin() + head * n + scored - view.tail_first);
+      std::copy(scores.begin(), scores.end(),
+                layers_[static_cast<size_t>(layer)].scores.begin() + head * n + scored - view.tail_first);
     }
   };
   score_tail(context_, scorer_, view.tail, &scored, view.leaving(), false, take);
@@ -141,8 +145,8 @@ void SummaryStore::take(const StageView& view, int64_t layer, EvictedTokens* tok
       throw CacheError("summaries: expected the same number of tokens for each KV head, found " +
                        std::to_string(tokens->of(0).size()) + " and " + std::to_string(leaving.size()));
     }
-    HeadCompaction& compaction =
-        compactions.emplace_back(options, pages, h, queries[static_cast<size_t>(h)], &state.heads[static_cast<size_t>(h)]);
+    HeadCompaction& compaction = compactions.emplace_back(options, pages, h, queries[static_cast<size_t>(h)],
+                                                          &state.heads[static_cast<size_t>(h)]);
     for (const EvictedTokens::Token& token : leaving) {
       const float score = state.scores.empty() ? 0 : state.scores[static_cast<size_t>(h * n + token.position - first)];
       compaction.add(token.position, tokens->place(h, token), score);
@@ -206,7 +210,8 @@ void SummaryStore::fill_bias(Layer* layer) const {
     int64_t next = 0;  // Levels are visited in the order of their pages.
     layer->heads[static_cast<size_t>(h)].for_each([&](const SummaryEntry& entry) {
       const int64_t place = entry.place == SummaryEntry::kInQuantized ? next++ : coded + entry.place;
-      layer->bias[static_cast<size_t>((place / kPageTokens * heads + h) * kPageTokens + place % kPageTokens)] = entry.bias;
+      layer->bias[static_cast<size_t>((place / kPageTokens * heads + h) * kPageTokens + place % kPageTokens)] =
+          entry.bias;
     });
   }
 }
@@ -232,7 +237,8 @@ int64_t SummaryStore::state_bytes() const {
 
 void SummaryStore::save(StateWriter* out) const {
   for (const Layer& layer : layers_) {
-    for (const int64_t n : {layer.entries, layer.taken, layer.work.consolidations, layer.work.watermark_hits}) out->value(n);
+    for (const int64_t n : {layer.entries, layer.taken, layer.work.consolidations, layer.work.watermark_hits})
+      out->value(n);
     out->value(static_cast<int64_t>(layer.quantized.size()));
     for (const auto& level : layer.quantized) {
       out->value(static_cast<int64_t>(level.size()));
@@ -278,7 +284,8 @@ void SummaryStore::load_layer(const StageView& view, StateReader* in, Layer* lay
   layer->queries.load(shape(), in);
   layer->n_entropies = in->value<int64_t>();
   layer->entropies = in->value<double>();
-  in->expect(layer->n_entropies >= 0 && layer->entropies >= 0 && layer->entropies <= 1.001 * static_cast<double>(layer->n_entropies),
+  in->expect(layer->n_entropies >= 0 && layer->entropies >= 0 &&
+                 layer->entropies <= 1.001 * static_cast<double>(layer->n_entropies),
              "valid probe entropies");
   for (SummaryHead& head : layer->heads) {
     head.load(view.tail_first, layer->quantized, in);

@@ -78,7 +78,7 @@ class SummaryStore final : public TokenStore {
     // Entries of each KV head, and tokens that it took.
     int64_t entries = 0;
     int64_t taken = 0;
-    SummaryWork work;         // Since the beginning.
+    SummaryWork work;  // Since the beginning.
     DenseLayer kept;
     LevelPages quantized;
     // [pages, n_kv_heads, kPageTokens]: quantized pages first, then dense ones.

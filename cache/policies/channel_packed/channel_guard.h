@@ -55,10 +55,12 @@ struct CheckedKeys {
   // Calls of_page(i, at) for each page, then of_tail(page, first, count, at) for each page of the tail. `at` is the
   // place of the first key among all.
   template <typename OfPage, typename OfTail>
-  void for_each(const StageView& view, const DenseLayer& tail, int64_t n_pages, const OfPage& of_page, const OfTail& of_tail) const {
+  void for_each(const StageView& view, const DenseLayer& tail, int64_t n_pages, const OfPage& of_page,
+                const OfTail& of_tail) const {
     using kernels::kPageTokens;
     for (int64_t c = 0; c <= pages; ++c) of_page(c == 0 ? 0 : n_pages - (c - 1) * n_pages / pages, c * kPageTokens);
-    for (int64_t at = view.tokens - last - tail.first(), some = 0, end = view.tokens - tail.first(); at < end; at += some) {
+    for (int64_t at = view.tokens - last - tail.first(), some = 0, end = view.tokens - tail.first(); at < end;
+         at += some) {
       some = std::min(end - at, kPageTokens - at % kPageTokens);
       of_tail(tail.segment(at / kPageTokens, kPageTokens), at % kPageTokens, some, keys() - (end - at));
     }

@@ -10,9 +10,9 @@
 namespace smartkv {
 
 struct ChannelOptions : SelectionOptions {
-  int64_t key_channels = 0;       // Key channels of a packed page, a multiple of 4.
+  int64_t key_channels = 0;  // Key channels of a packed page, a multiple of 4.
   int key_bits = 8, value_bits = 8;
-  int64_t check_every = 512;      // Tokens between the guard's checks.
+  int64_t check_every = 512;  // Tokens between the guard's checks.
   FidelityLimits limits;
 };
 

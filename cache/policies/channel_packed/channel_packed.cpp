@@ -18,8 +18,8 @@ double packed_bits(const CacheShape& shape, const ChannelOptions& options, int64
   const ChannelLayouts layouts = channel_layouts(shape, options);
   const int64_t page = quantized_bytes(shape, layouts.packed) + quantized_bytes(shape, layouts.residual);
   const int64_t pages = (horizon - window) / kPageTokens;
-  const int64_t bytes = dense_bytes(shape, window) +
-                        shape.n_layers * (quantized_bytes(shape, widest_layout(shape)) + (pages - 1) * page);
+  const int64_t bytes =
+      dense_bytes(shape, window) + shape.n_layers * (quantized_bytes(shape, widest_layout(shape)) + (pages - 1) * page);
   return 8 * static_cast<double>(bytes) /
          static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * horizon);
 }
@@ -47,12 +47,15 @@ void fit_bits(const CacheShape& shape, double bits, int64_t window, int64_t hori
 }  // namespace
 
 std::vector<CacheMetric> channel_packed_metrics() {
-  return {{"packed_layers", "packed_layers", "Fraction of layers that were packed at the end of a sequence.",
+  return {{"packed_layers",
+           "packed_layers",
+           "Fraction of layers that were packed at the end of a sequence.",
            {0, 0.25, 0.5, 0.75, 0.9, 1}},
           {"channel_backoffs", "channel_backoffs_total", "Back-offs: layers that the guard returned to all channels."},
           {"channel_checks", "channel_checks_total",
            "Checks by the guard: of a layer's attention (storage codes) or of the logits (storage exact)."},
-          {"logit_kl", "channel_logit_kl",
+          {"logit_kl",
+           "channel_logit_kl",
            "KL divergence, in nats, of the logits from those over the full cache, at the last check of a sequence.",
            {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3}}};
 }
@@ -103,7 +106,8 @@ std::unique_ptr<StoreFactory> read_cuts(const PolicyContext& context, Parameters
   options.check_every = read->integer("check_every", context.ranks() > 1 ? 0 : options.check_every, 0, kMost,
                                       "tokens between checks; \"exact\": of an answer; \"codes\": 512 by default");
   if (context.ranks() > 1 && options.check_every > 0) {
-    throw CacheError("kv_cache.check_every: expected 0 with tensor_parallel, found " + std::to_string(options.check_every));
+    throw CacheError("kv_cache.check_every: expected 0 with tensor_parallel, found " +
+                     std::to_string(options.check_every));
   }
   options.attention.top = options.logits.top = read->integer("top", options.attention.top, 1, kPageTokens, kTopHelp);
   read_limits(read, "", "attention", &options.attention);
@@ -125,8 +129,8 @@ std::unique_ptr<StoreFactory> read_codes(const PolicyContext& context, Parameter
   read->refuse({"value_channels", "worth", "least_logit_overlap", "most_logit_margin_drift", "most_logit_kl"},
                "\"storage\": \"exact\"");
   ChannelOptions options;
-  const double bits = read->number("bits", 0, 1, 16,
-                                   "per value, instead of `key_channels`, `key_bits`, `value_bits`; \"codes\" only");
+  const double bits =
+      read->number("bits", 0, 1, 16, "per value, instead of `key_channels`, `key_bits`, `value_bits`; \"codes\" only");
   const int64_t horizon = read->integer("horizon", 4096, 1024, kMost, "tokens over which `bits` hold");
   options.key_channels = read->integer("key_channels", shape.head_dim * 3 / 4, 4, shape.head_dim - 4);
   options.key_bits = static_cast<int>(read->integer_choice("key_bits", 8, {8, 4, 3}, "of a key; \"codes\" only"));
@@ -141,7 +145,8 @@ std::unique_ptr<StoreFactory> read_codes(const PolicyContext& context, Parameter
   } else {
     read->refuse({"horizon"}, "bits");
     if (options.key_channels % 4 != 0) {
-      throw CacheError("kv_cache.key_channels: expected a multiple of 4, found " + std::to_string(options.key_channels));
+      throw CacheError("kv_cache.key_channels: expected a multiple of 4, found " +
+                       std::to_string(options.key_channels));
     }
   }
   read_selection(read, &options);
@@ -153,7 +158,8 @@ std::unique_ptr<StoreFactory> read_codes(const PolicyContext& context, Parameter
 
 }  // namespace
 
-std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& context, const nlohmann::json& parameters) {
+std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& context,
+                                                          const nlohmann::json& parameters) {
   Parameters read("channel_packed", parameters);
   const int64_t window = whole_pages(read.integer("window", kPageTokens, 1, kMost, "most recent tokens, exact"));
   const int64_t stride = read_prompt_stride(&read, kPrefillChunk);

@@ -10,6 +10,7 @@ namespace smartkv {
 std::vector<CacheMetric> channel_packed_metrics();
 
 // Throws CacheError naming the parameter at fault.
-std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& context, const nlohmann::json& parameters);
+std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& context,
+                                                          const nlohmann::json& parameters);
 
 }  // namespace smartkv

@@ -41,7 +41,8 @@ ChannelSeen ChannelStore::see(const StageView& view, int64_t layer, int64_t made
   }
   seen.queries = layers_[static_cast<size_t>(layer)].queries.sampled(context(), tail, {});
   results.wait();
-  for (size_t at = 0; at < squares.size(); ++at) seen.k2[at % channels] += squares[at] / static_cast<double>(made * kPageTokens);
+  for (size_t at = 0; at < squares.size(); ++at)
+    seen.k2[at % channels] += squares[at] / static_cast<double>(made * kPageTokens);
   seen.add_queries(shape());
   return seen;
 }
@@ -70,7 +71,8 @@ double ChannelStore::select(int64_t layer) {
     const std::vector<float> worth = this->worth(layer, static_cast<int64_t>(head));
     const std::vector<uint8_t> order = smartkv::channel_order(worth, options_.key_channels);
     if (!state.selected.empty()) {
-      least = std::min(least, retained(std::span(state.selected).subspan(head * dim, dim), worth, options_.key_channels));
+      least =
+          std::min(least, retained(std::span(state.selected).subspan(head * dim, dim), worth, options_.key_channels));
     }
     selected.insert(selected.end(), order.begin(), order.end());
   }
@@ -93,7 +95,8 @@ Fidelity ChannelStore::check(const StageView& view, int64_t layer, const std::ve
     full[head].resize(packed[head].size());
   }
   // Adds jobs for tokens [first, first + count) of a page. `at` is the place of the first one among all keys.
-  const auto ask = [&](const kernels::KvSegment& page, const kernels::KvSegment* residual, int64_t first, int64_t count, int64_t at) {
+  const auto ask = [&](const kernels::KvSegment& page, const kernels::KvSegment* residual, int64_t first, int64_t count,
+                       int64_t at) {
     for (size_t head = 0; head < sampled.size(); ++head) {
       const SampledQueries& queries = sampled[head];
       kernels::KeyProducts job{page, nullptr, 0, static_cast<int64_t>(head), first, count, queries.q.data(), queries.n};
@@ -111,9 +114,10 @@ Fidelity ChannelStore::check(const StageView& view, int64_t layer, const std::ve
     if (residual != nullptr) residuals.push_back(residual->segment());
     ask(page(layer, i)->segment(), residual == nullptr ? nullptr : &residuals.back(), 0, kPageTokens, at);
   };
-  keys.for_each(view, tail, pages, of_page, [&](const kernels::KvSegment& page, int64_t first, int64_t count, int64_t at) {
-    ask(page, nullptr, first, count, at);
-  });
+  keys.for_each(view, tail, pages, of_page,
+                [&](const kernels::KvSegment& page, int64_t first, int64_t count, int64_t at) {
+                  ask(page, nullptr, first, count, at);
+                });
   context().pool->backend()->multiply_keys(shape().type, dim, jobs);
   context().pool->backend()->finish();
   Fidelity fidelity;
@@ -154,11 +158,14 @@ void ChannelStore::pack_layer(int64_t layer) {
 void ChannelStore::restore_layer(int64_t layer) {
   Layer& state = layers_[static_cast<size_t>(layer)];
   for (int64_t i = 1; i < n_pages(); ++i) {
-    const kernels::KvSegment codes = page(layer, i)->segment(), residual = state.residual[static_cast<size_t>(i)]->segment();
+    const kernels::KvSegment codes = page(layer, i)->segment(),
+                             residual = state.residual[static_cast<size_t>(i)]->segment();
     kernels::PageSource source{{}, &codes};
     source.residual = &residual;
     source.residual_columns = shape().head_dim - options_.key_channels;
-    set_page(layer, i, std::make_shared<QuantizedPage>(context().pool, layouts_.restored, page(layer, i)->channel_order(), source));
+    set_page(
+        layer, i,
+        std::make_shared<QuantizedPage>(context().pool, layouts_.restored, page(layer, i)->channel_order(), source));
     state.residual[static_cast<size_t>(i)] = nullptr;
   }
   state.packed = false;
@@ -172,7 +179,8 @@ void ChannelStore::plan(const StageView& view, int64_t made) {
   const bool selects = view.next_boundary - last_update_ >= options_.update_every;
   const bool checks = view.next_boundary - last_check_ >= options_.check_every && n_pages() > 1;
   std::vector<ChannelSeen> seen(layers_.size());
-  context().for_each(shape().n_layers, [&](int64_t layer) { seen[static_cast<size_t>(layer)] = see(view, layer, made); });
+  context().for_each(shape().n_layers,
+                     [&](int64_t layer) { seen[static_cast<size_t>(layer)] = see(view, layer, made); });
   share(context(), &seen);
   std::vector<ChannelFinding> findings(layers_.size());
   context().for_each(shape().n_layers, [&](int64_t layer) {
@@ -210,14 +218,16 @@ void ChannelStore::plan(const StageView& view, int64_t made) {
   if (selects) last_update_ = view.next_boundary;
   if (checks) last_check_ = view.next_boundary;
   backoffs_ += std::accumulate(failed.begin(), failed.end(), int64_t{0});
-  checks_ += std::count_if(findings.begin(), findings.end(), [](const ChannelFinding& finding) { return finding.checked; });
+  checks_ +=
+      std::count_if(findings.begin(), findings.end(), [](const ChannelFinding& finding) { return finding.checked; });
 }
 
 QuantizedPageRef ChannelStore::pack(int64_t layer, int64_t i, std::span<const kernels::TokenPlace> tokens) const {
   const Layer& state = layers_[static_cast<size_t>(layer)];
   const bool packed = state.packed && i > 0;
   const kernels::QuantizedLayout& layout = i == 0 ? widest_layout(shape()) : packed ? layouts_.packed : layouts_.full;
-  return std::make_shared<QuantizedPage>(context().pool, layout, packed ? state.order : nullptr, kernels::PageSource{tokens});
+  return std::make_shared<QuantizedPage>(context().pool, layout, packed ? state.order : nullptr,
+                                         kernels::PageSource{tokens});
 }
 
 int64_t ChannelStore::page_bytes(int64_t i) const {

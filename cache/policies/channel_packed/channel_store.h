@@ -66,17 +66,17 @@ class ChannelStore final : public PageStore {
   struct Layer {
     // Decayed means of squares, f32 [n_kv_heads, head_dim].
     std::vector<float> q2, k2;
-    bool known = false;         // q2 and k2 are set.
+    bool known = false;  // q2 and k2 are set.
     ProbeQueries queries;
     // [n_kv_heads, head_dim]: channel orders of the last selection. Empty if there was none.
     std::vector<uint8_t> selected;
-    int64_t streak = 0;             // Selections in a row that retained enough.
+    int64_t streak = 0;  // Selections in a row that retained enough.
     bool packed = false;
-    ChannelOrder order, residual_order;      // Channel orders of packed pages and of their residuals.
+    ChannelOrder order, residual_order;  // Channel orders of packed pages and of their residuals.
     // By page: its residual. Null if the page is not packed.
     std::vector<QuantizedPageRef> residual;
-    Fidelity fidelity;                       // Result of the last check.
-    std::vector<ChannelOrder> loading;       // By page: its channel order, while pages are loaded.
+    Fidelity fidelity;                  // Result of the last check.
+    std::vector<ChannelOrder> loading;  // By page: its channel order, while pages are loaded.
   };
 
   void plan(const StageView& view, int64_t made) override;
@@ -96,7 +96,7 @@ class ChannelStore final : public PageStore {
   double select(int64_t layer);
   // Compares attention over packed keys with attention over keys completed by the residual.
   Fidelity check(const StageView& view, int64_t layer, const std::vector<SampledQueries>& sampled) const;
-  void pack_layer(int64_t layer);     // Packs its full pages.
+  void pack_layer(int64_t layer);  // Packs its full pages.
   // Makes its packed pages full again, and forgets what was learned.
   void restore_layer(int64_t layer);
   // Turns a page's order into that of its residual, in which the quantized channels come first, too.

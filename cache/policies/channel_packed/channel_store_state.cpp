@@ -45,8 +45,9 @@ void ChannelStore::load(const StageView& view, StateReader* in) {
     layer.loading.clear();
     for (int64_t i = 0; i < n_pages(); ++i) {
       const QuantizedPageRef& residual = layer.residual[static_cast<size_t>(i)];
-      in->expect(residual == nullptr || (page(l, i)->layout() == layouts_.packed && residual->layout() == layouts_.residual),
-                 "a packed page with its residual");
+      in->expect(
+          residual == nullptr || (page(l, i)->layout() == layouts_.packed && residual->layout() == layouts_.residual),
+          "a packed page with its residual");
     }
   }
   count_residuals();
@@ -95,7 +96,8 @@ void ChannelStore::count_residuals() {
 int64_t ChannelStore::state_bytes() const {
   int64_t bytes = 0;
   for (const Layer& layer : layers_) {
-    bytes += static_cast<int64_t>((layer.q2.size() + layer.k2.size()) * sizeof(float) + layer.selected.size()) + layer.queries.bytes();
+    bytes += static_cast<int64_t>((layer.q2.size() + layer.k2.size()) * sizeof(float) + layer.selected.size()) +
+             layer.queries.bytes();
     if (layer.order != nullptr) bytes += static_cast<int64_t>(layer.order->size() + layer.residual_order->size());
   }
   return bytes;

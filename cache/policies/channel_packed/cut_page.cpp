@@ -25,12 +25,15 @@ CutPage::CutPage(const std::shared_ptr<PagePool>& pool, CutChannelsRef channels,
   data_.backend().cut(shape.type, shape.head_dim, {&job, 1});
 }
 
-CutPage::CutPage(const std::shared_ptr<PagePool>& pool, CutChannelsRef channels, StateReader* in) : CutPage(pool, std::move(channels)) {
+CutPage::CutPage(const std::shared_ptr<PagePool>& pool, CutChannelsRef channels, StateReader* in)
+    : CutPage(pool, std::move(channels)) {
   const std::span<const char> bytes = in->bytes(data_.size());
   data_.backend().upload(bytes.data(), bytes.size(), data_.data());
 }
 
-void CutPage::save(StateWriter* out) const { data_.backend().download(data_.data(), data_.size(), out->room(data_.size())); }
+void CutPage::save(StateWriter* out) const {
+  data_.backend().download(data_.data(), data_.size(), out->room(data_.size()));
+}
 
 kernels::KvSegment CutPage::segment() const {
   kernels::KvSegment segment;

@@ -37,7 +37,7 @@ class CutPage {
   CutPage(const std::shared_ptr<PagePool>& pool, CutChannelsRef channels);
 
   CutChannelsRef channels_;
-  int64_t k_bytes_;  // Bytes of K in a KV head.
+  int64_t k_bytes_;           // Bytes of K in a KV head.
   kernels::PageMemory data_;  // For each KV head K, then V.
   int64_t head_stride_;
   PoolCharge charge_;

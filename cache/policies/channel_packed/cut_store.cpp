@@ -24,7 +24,10 @@ std::unique_ptr<TokenStore> CutStoreFactory::create(const PolicyContext& context
 }
 
 CutStore::CutStore(const PolicyContext& context, const CutOptions& options)
-    : context_(context), options_(options), layers_(static_cast<size_t>(context.shape.n_layers)), state_(context.pool) {}
+    : context_(context),
+      options_(options),
+      layers_(static_cast<size_t>(context.shape.n_layers)),
+      state_(context.pool) {}
 
 void CutStore::view(int64_t layer, std::vector<kernels::KvSegment>* segments) const {
   const Layer& state = layers_[static_cast<size_t>(layer)];
@@ -75,7 +78,8 @@ const ChannelWorth* CutStore::worth() const { return followed_.backoffs == 0 ? o
 
 std::vector<float> CutStore::key_worth(int64_t layer, int64_t head) const {
   const int64_t dim = shape().head_dim;
-  if (worth() != nullptr) return part(worth()->keys, layer * context_.all_kv_heads() + context_.first_kv_head() + head, dim / 2);
+  if (worth() != nullptr)
+    return part(worth()->keys, layer * context_.all_kv_heads() + context_.first_kv_head() + head, dim / 2);
   const Layer& state = layers_[static_cast<size_t>(layer)];
   if (state.k2.empty()) return {};
   const std::vector<float> k2 = part(state.k2, head, dim);
@@ -84,7 +88,8 @@ std::vector<float> CutStore::key_worth(int64_t layer, int64_t head) const {
 
 std::vector<float> CutStore::value_worth(int64_t layer, int64_t head) const {
   const int64_t dim = shape().head_dim;
-  if (worth() != nullptr) return part(worth()->values, layer * context_.all_kv_heads() + context_.first_kv_head() + head, dim);
+  if (worth() != nullptr)
+    return part(worth()->values, layer * context_.all_kv_heads() + context_.first_kv_head() + head, dim);
   const Layer& state = layers_[static_cast<size_t>(layer)];
   return state.v2.empty() ? std::vector<float>() : part(state.v2, head, dim);
 }
@@ -98,7 +103,8 @@ double CutStore::select(int64_t layer) {
   for (int64_t head = 0; head < shape().n_kv_heads; ++head) {
     const std::vector<float> keys = key_worth(layer, head), values = value_worth(layer, head);
     if (known) {
-      least = std::min({least, retained(part(last.k_order, head, dim), keys, last.k), retained(part(last.v_order, head, dim), values, last.v)});
+      least = std::min({least, retained(part(last.k_order, head, dim), keys, last.k),
+                        retained(part(last.v_order, head, dim), values, last.v)});
     }
     const std::vector<uint8_t> k = channel_order(keys, channels.k), v = single_channel_order(values, channels.v);
     channels.k_order.insert(channels.k_order.end(), k.begin(), k.end());
@@ -121,7 +127,8 @@ Fidelity CutStore::check(const StageView& view, int64_t layer, const std::vector
     std::vector<float> held = queries.q;  // With 0 for the channels that are cut.
     for (int64_t i = 0; i < queries.n; ++i) {
       for (int64_t c = options_.key_channels; c < dim; ++c) {
-        held[static_cast<size_t>(i * dim + state.selected.k_order[head * static_cast<size_t>(dim) + static_cast<size_t>(c)])] = 0;
+        held[static_cast<size_t>(i * dim +
+                                 state.selected.k_order[head * static_cast<size_t>(dim) + static_cast<size_t>(c)])] = 0;
       }
     }
     std::vector<float> full(static_cast<size_t>(queries.n * n)), cut(full.size());
@@ -138,13 +145,16 @@ Fidelity CutStore::check(const StageView& view, int64_t layer, const std::vector
     const auto of_page = [&](int64_t i, int64_t at) {
       ask(state.exact[static_cast<size_t>(i)]->segment(kPageTokens), i > 0, 0, kPageTokens, at);
     };
-    keys.for_each(view, tail, pages, of_page, [&](const kernels::KvSegment& page, int64_t first, int64_t count, int64_t at) {
-      ask(page, false, first, count, at);
-    });
+    keys.for_each(view, tail, pages, of_page,
+                  [&](const kernels::KvSegment& page, int64_t first, int64_t count, int64_t at) {
+                    ask(page, false, first, count, at);
+                  });
     context_.pool->backend()->multiply_keys(shape().type, dim, jobs);
     context_.pool->backend()->finish();
     for (int64_t i = 0; i < queries.n; ++i) {
-      const auto row = [&](const std::vector<float>& of) { return std::span(of).subspan(static_cast<size_t>(i * n), static_cast<size_t>(n)); };
+      const auto row = [&](const std::vector<float>& of) {
+        return std::span(of).subspan(static_cast<size_t>(i * n), static_cast<size_t>(n));
+      };
       add_fidelity(row(full), row(cut), options_.attention.top, &fidelity);
     }
   }
@@ -294,8 +304,10 @@ int64_t CutStore::state_bytes() const {
   int64_t bytes = 0;
   for (const Layer& layer : layers_) {
     bytes += static_cast<int64_t>((layer.q2.size() + layer.k2.size() + layer.v2.size()) * sizeof(float));
-    bytes += static_cast<int64_t>(layer.selected.k_order.size() + layer.selected.v_order.size()) + layer.queries.bytes();
-    if (layer.channels != nullptr) bytes += static_cast<int64_t>(layer.channels->k_order.size() + layer.channels->v_order.size());
+    bytes +=
+        static_cast<int64_t>(layer.selected.k_order.size() + layer.selected.v_order.size()) + layer.queries.bytes();
+    if (layer.channels != nullptr)
+      bytes += static_cast<int64_t>(layer.channels->k_order.size() + layer.channels->v_order.size());
   }
   return bytes;
 }
@@ -353,8 +365,8 @@ void CutStore::add_details(std::map<std::string, double>* details) const {
 }
 
 void CutStore::save(StateWriter* out) const {
-  for (const int64_t n : {boundary_, last_update_, unchecked_since_, followed_.tokens, int64_t{followed_.passed}, followed_.checks,
-                          followed_.backoffs}) {
+  for (const int64_t n : {boundary_, last_update_, unchecked_since_, followed_.tokens, int64_t{followed_.passed},
+                          followed_.checks, followed_.backoffs}) {
     out->value(n);
   }
   for (const double value : {followed_.overlap, followed_.margin_drift, followed_.kl}) out->value(value);

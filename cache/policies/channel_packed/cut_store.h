@@ -75,12 +75,12 @@ class CutStore final : public TokenStore {
     // Decayed means of squares, f32 [n_kv_heads, head_dim]. Empty before the first.
     std::vector<float> q2, k2, v2;
     ProbeQueries queries;
-    CutChannels selected;  // The last selection. k_order is empty if there was none.
-    int64_t streak = 0;    // Selections in a row that retained enough.
-    CutChannelsRef channels;         // Channels of its cut pages. Null: the layer is full.
-    std::vector<PageRef> exact;      // By page. Null: the page is cut.
-    std::vector<CutPageRef> cut;     // By page. Null: the page is exact.
-    Fidelity fidelity;               // Result of the last comparison of attention.
+    CutChannels selected;         // The last selection. k_order is empty if there was none.
+    int64_t streak = 0;           // Selections in a row that retained enough.
+    CutChannelsRef channels;      // Channels of its cut pages. Null: the layer is full.
+    std::vector<PageRef> exact;   // By page. Null: the page is cut.
+    std::vector<CutPageRef> cut;  // By page. Null: the page is exact.
+    Fidelity fidelity;            // Result of the last comparison of attention.
   };
   const CacheShape& shape() const { return context_.shape; }
   // Returns what the boundary shows of a layer.

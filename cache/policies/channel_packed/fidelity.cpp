@@ -22,10 +22,10 @@ double log_sum_exp(std::span<const float> scores) {
 std::vector<size_t> best(std::span<const float> scores, int64_t top, double* margin) {
   std::vector<size_t> order(scores.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  const auto n = std::max<std::ptrdiff_t>(2, std::min(static_cast<std::ptrdiff_t>(top), static_cast<std::ptrdiff_t>(order.size())));
-  std::partial_sort(order.begin(), order.begin() + n, order.end(), [&](size_t a, size_t b) {
-    return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
-  });
+  const auto n = std::max<std::ptrdiff_t>(
+      2, std::min(static_cast<std::ptrdiff_t>(top), static_cast<std::ptrdiff_t>(order.size())));
+  std::partial_sort(order.begin(), order.begin() + n, order.end(),
+                    [&](size_t a, size_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
   *margin = static_cast<double>(scores[order[0]]) - scores[order[1]];
   order.resize(static_cast<size_t>(n));
   std::sort(order.begin(), order.end());
@@ -39,7 +39,8 @@ bool finite(std::span<const float> scores) {
 }  // namespace
 
 bool Fidelity::passes(const FidelityLimits& limits) const {
-  return queries > 0 && overlap >= limits.least_overlap && margin_drift <= limits.most_margin_drift && kl <= limits.most_kl;
+  return queries > 0 && overlap >= limits.least_overlap && margin_drift <= limits.most_margin_drift &&
+         kl <= limits.most_kl;
 }
 
 Fidelity& Fidelity::operator+=(const Fidelity& other) {

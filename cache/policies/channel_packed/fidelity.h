@@ -10,10 +10,10 @@ class StateWriter;  // cache/state_io.h
 class StateReader;
 
 struct FidelityLimits {
-  int64_t top = 8;                // Number of highest scores whose entries are compared.
+  int64_t top = 8;  // Number of highest scores whose entries are compared.
   double least_overlap = 0.8;
   double most_margin_drift = 0.5;  // Nats.
-  double most_kl = 0.05;          // Nats.
+  double most_kl = 0.05;           // Nats.
 };
 
 // Means over queries.

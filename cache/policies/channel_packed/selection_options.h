@@ -13,7 +13,7 @@ struct SelectionOptions {
   // A layer is packed after this many selections in a row that retain `retention` of the worth.
   int64_t stable_updates = 2;
   double retention = 0.9;
-  int64_t probes = 8;          // Probe queries before each boundary.
+  int64_t probes = 8;  // Probe queries before each boundary.
 };
 
 }  // namespace smartkv

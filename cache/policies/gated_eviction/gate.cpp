@@ -10,7 +10,7 @@
 namespace smartkv {
 namespace {
 
-constexpr int64_t kLanes = 16;   // Output features that pack_lanes() takes at once.
+constexpr int64_t kLanes = 16;  // Output features that pack_lanes() takes at once.
 
 void check(const std::vector<float>& values, int64_t expected, const std::string& what) {
   if (static_cast<int64_t>(values.size()) == expected) return;

@@ -33,7 +33,9 @@ struct GateLayer {
   std::array<std::vector<float>, kDepth> bias;  // [out_features]
 
   // Number of inputs of the second head: K before RoPE, then V, f32 [2, n_kv_heads, head_dim].
-  static constexpr int64_t importance_features(int64_t n_kv_heads, int64_t head_dim) { return 2 * n_kv_heads * head_dim; }
+  static constexpr int64_t importance_features(int64_t n_kv_heads, int64_t head_dim) {
+    return 2 * n_kv_heads * head_dim;
+  }
   // The second head: [n_kv_heads, importance_features + 1], the constant last. Empty if there is none.
   std::vector<float> importance;
 };

@@ -31,8 +31,9 @@ void score_layer(kernels::KvBackend& backend, ThreadPool& threads, const CacheSh
   };
   for_pages(heads, [&](int64_t head, int64_t from, int64_t end) {
     const int64_t token = job.first + from, at = (head * job.n + from) * dim;
-    const kernels::PageRead read{job.pages[token / kPageTokens], head, 1, token % kPageTokens, end - from,
-                                 k.data() + at, wants_values ? v.data() + at : nullptr, 0};
+    const kernels::PageRead read{
+        job.pages[token / kPageTokens],         head, 1, token % kPageTokens, end - from, k.data() + at,
+        wants_values ? v.data() + at : nullptr, 0};
     backend.read(shape.type, dim, {&read, 1});
     backend.finish();
     for (int64_t i = from; i < end; ++i) {

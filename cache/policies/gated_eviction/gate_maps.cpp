@@ -23,7 +23,8 @@ void activate(ThreadPool& threads, const float* x, int64_t n, uint16_t* out) {
 
 }  // namespace
 
-void gate_scores(ThreadPool& threads, const GateMaps& gate, int64_t layer, const float* keys, int64_t n, float* scores) {
+void gate_scores(ThreadPool& threads, const GateMaps& gate, int64_t layer, const float* keys, int64_t n,
+                 float* scores) {
   const int64_t dim = gate.head_dim, width = std::max(dim, GateMaps::kHidden), chunk = std::min(n, kChunk);
   std::vector<uint16_t> x(static_cast<size_t>(chunk * width));
   std::vector<float> y(static_cast<size_t>(chunk * GateMaps::kHidden));
@@ -44,8 +45,8 @@ void gate_scores(ThreadPool& threads, const GateMaps& gate, int64_t layer, const
   }
 }
 
-void gate_importance(const GateMaps& gate, int64_t layer, int64_t head, const float* keys, const float* values, int64_t n,
-                     int64_t from, int64_t end, float* scores) {
+void gate_importance(const GateMaps& gate, int64_t layer, int64_t head, const float* keys, const float* values,
+                     int64_t n, int64_t from, int64_t end, float* scores) {
   const int64_t dim = gate.head_dim, features = gate.importance_features();
   const float* map = gate.importance[static_cast<size_t>(layer)].data() + head * (features + 1);
   for (int64_t i = from; i < end; ++i) {

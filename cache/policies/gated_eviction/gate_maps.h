@@ -39,7 +39,7 @@ void gate_scores(ThreadPool& threads, const GateMaps& gate, int64_t layer, const
 // Computes what the KV heads of this process add to the importance of tokens [from, end) in head `head` of
 // importance_heads. keys, values: f32 [n_kv_heads, n, head_dim], keys before RoPE; scores: f32 [n]. The result of a
 // token has the same bits whatever its neighbors are.
-void gate_importance(const GateMaps& gate, int64_t layer, int64_t head, const float* keys, const float* values, int64_t n,
-                     int64_t from, int64_t end, float* scores);
+void gate_importance(const GateMaps& gate, int64_t layer, int64_t head, const float* keys, const float* values,
+                     int64_t n, int64_t from, int64_t end, float* scores);
 
 }  // namespace smartkv

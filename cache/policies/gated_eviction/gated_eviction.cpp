@@ -17,7 +17,8 @@ TokenScorer make_scorer(const PolicyContext& context, const std::string& name, c
 
 }  // namespace
 
-std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& context, const nlohmann::json& parameters) {
+std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& context,
+                                                          const nlohmann::json& parameters) {
   Parameters read("gated_eviction", parameters);
   EvictionOptions options = read_eviction_options(&read, context.shape);
   std::unique_ptr<StoreFactory> lost = read_lost_store(&read, &options);

@@ -63,6 +63,8 @@ std::shared_ptr<const PageScorer> make_gate_scorer(const PolicyContext& context,
 
 std::shared_ptr<const PageScorer> make_key_norm_scorer() { return std::make_shared<KeyNormScorer>(); }
 
-std::shared_ptr<const AttentionScorer> make_decayed_attention_scorer() { return std::make_shared<DecayedAttentionScorer>(); }
+std::shared_ptr<const AttentionScorer> make_decayed_attention_scorer() {
+  return std::make_shared<DecayedAttentionScorer>();
+}
 
 }  // namespace smartkv

@@ -45,9 +45,7 @@ float ImportanceForecast::forward(const Features& features, std::vector<float>* 
   return sum;
 }
 
-float ImportanceForecast::predict(const Features& features) const {
-  return forward(features, nullptr);
-}
+float ImportanceForecast::predict(const Features& features) const { return forward(features, nullptr); }
 
 void ImportanceForecast::learn(const Features& features, float log_importance) {
   const Sample sample{features, log_importance};
@@ -86,7 +84,8 @@ void ImportanceForecast::train() {
   for (size_t i = 0; i < weights_.size(); ++i) {
     mean_[i] = kDecay1 * mean_[i] + (1 - kDecay1) * gradient[i];
     variance_[i] = kDecay2 * variance_[i] + (1 - kDecay2) * gradient[i] * gradient[i];
-    weights_[i] -= static_cast<float>(options_.lr) * (mean_[i] / correct1) / (std::sqrt(variance_[i] / correct2) + kEpsilon);
+    weights_[i] -=
+        static_cast<float>(options_.lr) * (mean_[i] / correct1) / (std::sqrt(variance_[i] / correct2) + kEpsilon);
   }
 }
 
@@ -96,7 +95,8 @@ int64_t ImportanceForecast::bytes(const ForecastOptions& options) {
 }
 
 void ImportanceForecast::save(StateWriter* out) const {
-  for (const auto* weights : {&weights_, &mean_, &variance_}) out->bytes(weights->data(), weights->size() * sizeof(float));
+  for (const auto* weights : {&weights_, &mean_, &variance_})
+    out->bytes(weights->data(), weights->size() * sizeof(float));
   out->value(static_cast<int64_t>(buffer_.size()));
   for (const Sample& sample : buffer_) {
     out->bytes(sample.features.data(), sizeof(sample.features));

@@ -20,8 +20,8 @@ struct ForecastOptions {
   int64_t update_interval = 32;  // New samples per training step.
   // Share of the forecast in the importance. The rest is the moving average.
   double blend = 0.5;
-  double lr = 0.05;              // Learning rate of Adam; NOTES.md says how it was chosen.
-  int64_t hidden = 16;           // Units of the hidden layer.
+  double lr = 0.05;     // Learning rate of Adam; NOTES.md says how it was chosen.
+  int64_t hidden = 16;  // Units of the hidden layer.
 };
 
 class ImportanceForecast {

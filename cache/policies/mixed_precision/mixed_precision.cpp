@@ -16,19 +16,21 @@ constexpr double kDroppingBits = 3.25;
 void check_budget(const CacheShape& shape, const MixedOptions& options) {
   if (options.bytes > 0) {
     if (mixed_budget(shape, options, 0, 1) >= least_bytes(shape, options, 1)) return;
-    throw CacheError("kv_cache.bytes: expected at least " +
-                     std::to_string(options.bytes + least_bytes(shape, options, 1) - mixed_budget(shape, options, 0, 1)) +
-                     " (the exact window and the first page), found " + std::to_string(options.bytes));
+    throw CacheError(
+        "kv_cache.bytes: expected at least " +
+        std::to_string(options.bytes + least_bytes(shape, options, 1) - mixed_budget(shape, options, 0, 1)) +
+        " (the exact window and the first page), found " + std::to_string(options.bytes));
   }
   const int64_t pages = (options.horizon - options.window) / kPageTokens;
-  const int64_t budget = pages < 2 ? 0 : mixed_budget(shape, options, options.horizon, pages), least = least_bytes(shape, options, pages);
+  const int64_t budget = pages < 2 ? 0 : mixed_budget(shape, options, options.horizon, pages),
+                least = least_bytes(shape, options, pages);
   if (budget >= least) return;
   const double values = static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * options.horizon);
   throw CacheError("kv_cache.bits: expected at least " +
-                   std::to_string(options.bits + 8 * static_cast<double>(least - budget) / values) +
-                   " (a window of " + std::to_string(options.window) + " tokens, and pages of " +
-                   std::to_string(options.least_bits) + " bits with their scales, averaged over kv_cache.horizon, " +
-                   std::to_string(options.horizon) + " tokens), found " + std::to_string(options.bits));
+                   std::to_string(options.bits + 8 * static_cast<double>(least - budget) / values) + " (a window of " +
+                   std::to_string(options.window) + " tokens, and pages of " + std::to_string(options.least_bits) +
+                   " bits with their scales, averaged over kv_cache.horizon, " + std::to_string(options.horizon) +
+                   " tokens), found " + std::to_string(options.bits));
 }
 
 }  // namespace
@@ -52,7 +54,8 @@ std::vector<CacheMetric> mixed_precision_metrics() {
            {0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5}}};
 }
 
-std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& context, const nlohmann::json& parameters) {
+std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& context,
+                                                           const nlohmann::json& parameters) {
   constexpr int64_t kMost = int64_t{1} << 24;
   Parameters read("mixed_precision", parameters);
   MixedOptions options;
@@ -73,7 +76,8 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   ForecastOptions& forecast = options.forecast;
   forecast.enabled = read.boolean("forecast", forecast.enabled, "a small network learns how important pages will be");
   if (!forecast.enabled) {
-    read.refuse({"forecast_history", "forecast_update_interval", "forecast_blend", "forecast_lr", "forecast_hidden"}, "forecast");
+    read.refuse({"forecast_history", "forecast_update_interval", "forecast_blend", "forecast_lr", "forecast_hidden"},
+                "forecast");
   }
   forecast.history = read.integer("forecast_history", forecast.history, ImportanceForecast::kBatch, int64_t{1} << 20,
                                   "samples of its replay buffer; this and the next four need `forecast`");
@@ -85,7 +89,8 @@ std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& 
   read.done();
   check_budget(context.whole_shape(), options);
   const Boundaries boundaries{options.window, options.prompt_stride, 0};
-  return std::make_unique<StagedPolicy>("mixed_precision", context, boundaries, std::make_unique<MixedStoreFactory>(options));
+  return std::make_unique<StagedPolicy>("mixed_precision", context, boundaries,
+                                        std::make_unique<MixedStoreFactory>(options));
 }
 
 }  // namespace smartkv

@@ -5,7 +5,8 @@
 
 namespace smartkv {
 
-std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& context, const nlohmann::json& parameters);
+std::unique_ptr<KvCachePolicy> make_mixed_precision_policy(const PolicyContext& context,
+                                                           const nlohmann::json& parameters);
 // Metrics of the details() of its sequences.
 std::vector<CacheMetric> mixed_precision_metrics();
 

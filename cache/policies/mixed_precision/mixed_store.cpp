@@ -28,7 +28,7 @@ constexpr int64_t kYoungPages = 8;
 constexpr int64_t kNarrowedPerNewPage = 2;
 constexpr int64_t kLeastSaving = 16;
 constexpr int64_t kAll = std::numeric_limits<int64_t>::max() >> 32;
-constexpr int64_t kSinks = 4;   // First tokens, with keys unlike all others.
+constexpr int64_t kSinks = 4;  // First tokens, with keys unlike all others.
 // Share of the layer's mean that is added to each importance: a page without attention may still be needed.
 constexpr double kFloor = 0.03;
 
@@ -63,7 +63,8 @@ void add_key_sensitivity(const float* k_range, int64_t dim, const uint8_t* chann
   for (int64_t i = 0; i < dim; ++i) {
     const int64_t d = channels[i];
     const double range2 = static_cast<double>(k_range[d]) * k_range[d];
-    (*quads)[static_cast<size_t>(i / 4)] += kKeyShare * q2[d] / probes / static_cast<double>(dim) * range2 / 12 * value_norm;
+    (*quads)[static_cast<size_t>(i / 4)] +=
+        kKeyShare * q2[d] / probes / static_cast<double>(dim) * range2 / 12 * value_norm;
   }
 }
 
@@ -81,7 +82,8 @@ int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64
   const double coded = std::max(horizon - window, (2.0 + kRecentPages) * kPageTokens);
   const double widest = static_cast<double>(shape.n_layers * quantized_bytes(shape, widest_layout(shape)));
   // Bytes of the statistics, which count like everything else.
-  double state = static_cast<double>(shape.n_layers * shape.n_kv_heads * shape.head_dim) * (sizeof(float) + sizeof(uint8_t));
+  double state =
+      static_cast<double>(shape.n_layers * shape.n_kv_heads * shape.head_dim) * (sizeof(float) + sizeof(uint8_t));
   state += static_cast<double>(forecast_bytes(options.forecast));
   if (options.bytes > 0) {
     const int64_t dense = dense_bytes(shape, options.window + options.prompt_stride);
@@ -91,7 +93,8 @@ int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64
   // horizon.
   const auto in_8_bits = static_cast<double>(pages_in_8_bits(pages));
   double bytes = options.bits / 8 * values * horizon - static_cast<double>(dense_bytes(shape, options.window)) - state;
-  bytes -= (1 + kRecentPages) * widest + coded / kPageTokens * static_cast<double>(shape.n_layers * page_state_bytes(shape));
+  bytes -=
+      (1 + kRecentPages) * widest + coded / kPageTokens * static_cast<double>(shape.n_layers * page_state_bytes(shape));
   const double of_a_page = bytes / (coded / kPageTokens - 1 - kRecentPages);
   return static_cast<int64_t>(in_8_bits * widest + of_a_page * (static_cast<double>(pages) - in_8_bits));
 }
@@ -176,7 +179,8 @@ void MixedStore::plan(const StageView& view, int64_t made) {
     if (state.channel_order == nullptr) order_channels(layer, first_ranges[static_cast<size_t>(layer)]);
   });
   context().for_each(shape().n_layers * made, [&](int64_t task) {
-    page_stats(task / made, first_new_ + task % made, figures[static_cast<size_t>(task)], &new_pages_[static_cast<size_t>(task)]);
+    page_stats(task / made, first_new_ + task % made, figures[static_cast<size_t>(task)],
+               &new_pages_[static_cast<size_t>(task)]);
   });
   share();
   if (forecast_) learn_forecast();
@@ -231,8 +235,8 @@ void MixedStore::average_importance() {
       const float seen = page.mass / probes;
       page.age = seen > layer_importance_[layer] ? 0 : page.age + 1;
       page.previous = page.importance;
-      page.importance = static_cast<float>(options_.decay) * page.importance +
-                        static_cast<float>(1 - options_.decay) * seen;
+      page.importance =
+          static_cast<float>(options_.decay) * page.importance + static_cast<float>(1 - options_.decay) * seen;
       page.mass = 0;
     }
   }
@@ -310,9 +314,10 @@ QuantizedPageRef MixedStore::pack(int64_t layer, int64_t i, std::span<const kern
   const int64_t made = static_cast<int64_t>(state.pages.size()) - first_new_;
   const std::vector<uint8_t>& order = new_pages_[static_cast<size_t>(layer * made + i - first_new_)].order;
   std::vector<kernels::TokenPlace> sorted;
-  for (size_t row = 0; row < tokens.size(); ++row) sorted.push_back(tokens[row / kPageTokens * kPageTokens + order[row]]);
-  return std::make_shared<QuantizedPage>(context().pool, state.pages[static_cast<size_t>(i)].layout, state.channel_order,
-                                         kernels::PageSource{sorted});
+  for (size_t row = 0; row < tokens.size(); ++row)
+    sorted.push_back(tokens[row / kPageTokens * kPageTokens + order[row]]);
+  return std::make_shared<QuantizedPage>(context().pool, state.pages[static_cast<size_t>(i)].layout,
+                                         state.channel_order, kernels::PageSource{sorted});
 }
 
 int32_t MixedStore::shift(int64_t layer, const MixedPageState& page) const {
@@ -373,7 +378,8 @@ int64_t MixedStore::most_narrowed(int64_t made) const {
 void MixedStore::fit(int64_t budget) {
   constexpr int32_t kHighest = 64 * 256;
   const int64_t made = n_pages_planned() - first_new_;
-  Narrowing narrowing{options_.bytes > 0 ? 0 : std::max<int64_t>(0, first_new_ - kYoungPages), kLeastSaving, most_narrowed(made)};
+  Narrowing narrowing{options_.bytes > 0 ? 0 : std::max<int64_t>(0, first_new_ - kYoungPages), kLeastSaving,
+                      most_narrowed(made)};
   budget -= bytes_between(whole_, 0, narrowing.first);
   std::vector<Change> changes;
   if (bytes_at(kHighest, narrowing, &changes) > budget) narrowing.least_saving = narrowing.most_pages = kAll;
@@ -402,8 +408,9 @@ void MixedStore::fit(int64_t budget) {
     const QuantizedPageRef& old = page(layer, i);
     const kernels::KvSegment codes = old->segment();
     const QuantizedLayout& layout = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)].layout;
-    set_page(layer, i,
-             std::make_shared<QuantizedPage>(context().pool, layout, old->channel_order(), kernels::PageSource{{}, &codes}));
+    set_page(
+        layer, i,
+        std::make_shared<QuantizedPage>(context().pool, layout, old->channel_order(), kernels::PageSource{{}, &codes}));
   });
 }
 
@@ -494,11 +501,13 @@ void MixedStore::load_layer(const StageView& view, StateReader* in, Layer* layer
   } else {
     in->expect(order.empty(), "no channel order without a page");
   }
-  in->expect(layer->tail_mass.empty() || static_cast<int64_t>(layer->tail_mass.size()) == heads * (view.next_boundary - view.tail_first),
+  in->expect(layer->tail_mass.empty() ||
+                 static_cast<int64_t>(layer->tail_mass.size()) == heads * (view.next_boundary - view.tail_first),
              "a mass for each tail token");
   layer->pages.resize(static_cast<size_t>(view.tail_first / kPageTokens));
   for (MixedPageState& page : layer->pages) {
-    for (float* value : {&page.importance, &page.previous, &page.age, &page.forecast, &page.mass}) *value = in->value<float>();
+    for (float* value : {&page.importance, &page.previous, &page.age, &page.forecast, &page.mass})
+      *value = in->value<float>();
     page.quads = in->values<LogSensitivity>();
     in->expect(static_cast<int64_t>(page.quads.size()) == (dim + kPageTokens) / 4, "a sensitivity for each quad");
   }
@@ -532,7 +541,8 @@ void MixedStore::add_stats(const StageView& view, CacheStats* stats) const {
 ImportanceForecast::Features MixedStore::features(int64_t layer, int64_t i) const {
   const MixedPageState& state = layers_[static_cast<size_t>(layer)].pages[static_cast<size_t>(i)];
   const QuantizedLayout& layout = state.layout;
-  const auto count = static_cast<float>(layers_[0].pages.size()), step = static_cast<float>(tokens_) / static_cast<float>(kPageTokens);
+  const auto count = static_cast<float>(layers_[0].pages.size()),
+             step = static_cast<float>(tokens_) / static_cast<float>(kPageTokens);
   return {log_of(state.importance),
           log_of(std::abs(state.importance - state.previous)),
           state.age / (state.age + 8),
@@ -580,7 +590,8 @@ void MixedStore::add_details(std::map<std::string, double>* details) const {
 int64_t MixedStore::bytes_between(const CacheShape& shape, int64_t first, int64_t end) const {
   int64_t sum = 0;
   for (const Layer& layer : layers_) {
-    for (int64_t i = std::max<int64_t>(0, first); i < end; ++i) sum += quantized_bytes(shape, layer.pages[static_cast<size_t>(i)].layout);
+    for (int64_t i = std::max<int64_t>(0, first); i < end; ++i)
+      sum += quantized_bytes(shape, layer.pages[static_cast<size_t>(i)].layout);
   }
   return sum;
 }

@@ -23,32 +23,32 @@ struct MixedOptions {
   int64_t horizon = 4096;
   // Limit for the whole sequence, however long, as far as 2 bits allow; used instead of `bits`. 0: `bits` is used.
   int64_t bytes = 0;
-  int64_t window = 0;        // Most recent tokens, kept exactly.
+  int64_t window = 0;          // Most recent tokens, kept exactly.
   int64_t prompt_stride = 64;  // Tokens between the boundaries of a prompt.
   // Least bits of a quad: 2, or 0, with which the least important quads keep only their means.
   int64_t least_bits = 2;
-  int64_t probes = 8;        // Probe queries before each boundary.
-  double decay = 0.6;        // Decay of the importance, per boundary.
+  int64_t probes = 8;  // Probe queries before each boundary.
+  double decay = 0.6;  // Decay of the importance, per boundary.
   ForecastOptions forecast;
 };
 
 // Statistics and layout of a page of one layer.
 struct MixedPageState {
-  float importance = 0;                      // Decayed mean over boundaries of the attention that the page draws.
-  float previous = 0;                        // The importance one boundary ago.
+  float importance = 0;  // Decayed mean over boundaries of the attention that the page draws.
+  float previous = 0;    // The importance one boundary ago.
   // Boundaries since the page drew more attention than the mean of its layer's pages.
   float age = 0;
-  float forecast = 0;                        // Forecast of the importance at the next boundary, if enabled.
-  float mass = 0;                            // Attention since the last boundary.
+  float forecast = 0;  // Forecast of the importance at the next boundary, if enabled.
+  float mass = 0;      // Attention since the last boundary.
   kernels::QuantizedLayout layout;
-  std::vector<LogSensitivity> quads;         // Sensitivities of K's quads, then of V's, at importance 1.
+  std::vector<LogSensitivity> quads;  // Sensitivities of K's quads, then of V's, at importance 1.
 };
 
 // A forecast that waits for its outcome, the page's next importance.
 struct PendingForecast {
   int64_t layer = 0, page = 0;
   ImportanceForecast::Features features = {};
-  float predicted = 0, average = 0;          // Log importance by the network and by the moving average.
+  float predicted = 0, average = 0;  // Log importance by the network and by the moving average.
 };
 
 // Returns the bytes of statistics per page and layer.
@@ -88,28 +88,28 @@ class MixedStore final : public PageStore {
 
  private:
   struct Layer {
-    std::vector<float> q2;                     // [n_kv_heads, head_dim]: sum of q^2 over the query heads of all probes.
+    std::vector<float> q2;  // [n_kv_heads, head_dim]: sum of q^2 over the query heads of all probes.
     int64_t q2_probes = 0;
-    int64_t probes = 0;                        // Since the last boundary.
+    int64_t probes = 0;  // Since the last boundary.
     std::shared_ptr<std::vector<uint8_t>> channel_order;
     std::vector<MixedPageState> pages;
     // [n_kv_heads, tail at the next boundary]: attention that tail tokens drew. Empty if there was no probe yet.
     std::vector<float> tail_mass;
-    double value_norm = 0;                     // Mean of |v|^2 over pages.
+    double value_norm = 0;  // Mean of |v|^2 over pages.
   };
 
   // Statistics of a page that is about to be packed.
   struct NewPage {
-    std::vector<uint8_t> order;                // [n_kv_heads, kPageTokens]: tokens in the order of the page.
-    double norm = 0;                           // Mean of |v|^2, summed over KV heads.
-    double mass = 0;                           // Attention that probes gave its tokens.
-    std::vector<double> quads;                 // Sensitivities of K's quads, then of V's, at importance 1.
+    std::vector<uint8_t> order;  // [n_kv_heads, kPageTokens]: tokens in the order of the page.
+    double norm = 0;             // Mean of |v|^2, summed over KV heads.
+    double mass = 0;             // Attention that probes gave its tokens.
+    std::vector<double> quads;   // Sensitivities of K's quads, then of V's, at importance 1.
   };
 
   // Statistics of a page, computed by the backend.
   struct PageStatistics {
-    std::vector<float> k_range, v_range;       // [n_kv_heads, head_dim], [n_kv_heads, kPageTokens]
-    std::vector<double> v_squares;             // [n_kv_heads]
+    std::vector<float> k_range, v_range;  // [n_kv_heads, head_dim], [n_kv_heads, kPageTokens]
+    std::vector<double> v_squares;        // [n_kv_heads]
   };
 
   void plan(const StageView& view, int64_t made) override;
@@ -162,12 +162,12 @@ class MixedStore final : public PageStore {
   ImportanceForecast::Features features(int64_t layer, int64_t page) const;
 
   MixedOptions options_;
-  CacheShape whole_;                           // With all KV heads of the model, which budgets are for.
+  CacheShape whole_;  // With all KV heads of the model, which budgets are for.
   std::vector<Layer> layers_;
-  std::vector<double> layer_importance_;       // Mean importance of the pages, by layer.
-  std::vector<NewPage> new_pages_;             // [n_layers, made], at a boundary only.
-  int64_t first_new_ = 0;  // Number of the first new page.
-  int64_t tokens_ = 0;                         // Length of the sequence at the last boundary.
+  std::vector<double> layer_importance_;  // Mean importance of the pages, by layer.
+  std::vector<NewPage> new_pages_;        // [n_layers, made], at a boundary only.
+  int64_t first_new_ = 0;                 // Number of the first new page.
+  int64_t tokens_ = 0;                    // Length of the sequence at the last boundary.
   std::optional<ImportanceForecast> forecast_;
   std::vector<PendingForecast> pending_;
   double forecast_error_ = 0, average_error_ = 0;  // Sums of squared errors of log importance.

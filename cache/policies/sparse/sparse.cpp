@@ -19,7 +19,9 @@ struct SparseOptions {
 
   // The first page holds the sinks, which are unlike all other tokens. Its rows are dense, and every query reads them
   // all.
-  IndexedRows rows_of(int64_t page) const { return page == 0 ? IndexedRows{static_cast<int32_t>(kPageTokens), 0} : rows; }
+  IndexedRows rows_of(int64_t page) const {
+    return page == 0 ? IndexedRows{static_cast<int32_t>(kPageTokens), 0} : rows;
+  }
 };
 
 class SparseStore final : public PageStore {

@@ -13,7 +13,8 @@ namespace {
 class NoScorer final : public ContentScorer {
  public:
   std::string_view name() const override { return "none"; }
-  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* /*importance*/) const override {
+  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores,
+             float* /*importance*/) const override {
     std::fill_n(scores, context.shape.n_kv_heads * tokens.n, 0.0f);
   }
 };
@@ -30,7 +31,8 @@ std::unique_ptr<KvCachePolicy> make_streaming_policy(const PolicyContext& contex
                                       "evicts at the prompt's end, or from its first tokens on") == "exact";
   read.done();
   // The window is all that the pages of the sinks and the page that is being filled leave.
-  options.window = std::max<int64_t>(1, (options.tokens - (options.sinks + kPage - 1) / kPage * kPage - kPage) / kPage * kPage);
+  options.window =
+      std::max<int64_t>(1, (options.tokens - (options.sinks + kPage - 1) / kPage * kPage - kPage) / kPage * kPage);
   check_eviction(options);
   return std::make_unique<StagedPolicy>("streaming", context, options.boundaries(),
                                         std::make_unique<SlotStoreFactory>(options, std::make_shared<NoScorer>()));

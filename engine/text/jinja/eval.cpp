@@ -21,7 +21,8 @@ class Evaluator {
   Evaluator(const ChatTemplateLimits& limits, const std::function<std::tm()>& now)
       : limits_(limits), environment_{limits.max_steps, limits.max_output_bytes, now} {}
 
-  std::string run(const Block& block, const nlohmann::ordered_json& context, const std::map<std::string, std::string>& variables) {
+  std::string run(const Block& block, const nlohmann::ordered_json& context,
+                  const std::map<std::string, std::string>& variables) {
     Scope& globals = scopes_.emplace_back();
     for (const auto& [key, text] : variables) globals[key] = text;
     for (const auto& [key, value] : context.items()) {
@@ -102,23 +103,15 @@ class Evaluator {
 
   Flow run_kind(const Stmt& stmt, std::string& out) {
     switch (stmt.kind) {
-      case Stmt::Kind::kText:
-        emit(out, stmt.text, stmt.line);
-        break;
-      case Stmt::Kind::kPrint:
-        emit(out, environment_.text_of(eval(*stmt.expr)), stmt.line);
-        break;
+      case Stmt::Kind::kText: emit(out, stmt.text, stmt.line); break;
+      case Stmt::Kind::kPrint: emit(out, environment_.text_of(eval(*stmt.expr)), stmt.line); break;
       case Stmt::Kind::kIf:
         for (const auto& [condition, body] : stmt.branches) {
           if (eval(*condition).truthy()) return run_block(body, out);
         }
         return run_block(stmt.otherwise, out);
-      case Stmt::Kind::kFor:
-        run_for(stmt, out);
-        break;
-      case Stmt::Kind::kSet:
-        assign(stmt, eval(*stmt.expr));
-        break;
+      case Stmt::Kind::kFor: run_for(stmt, out); break;
+      case Stmt::Kind::kSet: assign(stmt, eval(*stmt.expr)); break;
       case Stmt::Kind::kSetBlock: {
         std::string text;
         const Flow flow = run_scoped(stmt.body, text);
@@ -136,15 +129,10 @@ class Evaluator {
         emit(out, *shown, stmt.line);
         break;
       }
-      case Stmt::Kind::kMacro:
-        scopes_.back()[stmt.macro->name] = static_cast<const Macro*>(stmt.macro.get());
-        break;
-      case Stmt::Kind::kBlock:
-        return run_scoped(stmt.body, out);
-      case Stmt::Kind::kBreak:
-        return Flow::kBreak;
-      case Stmt::Kind::kContinue:
-        return Flow::kContinue;
+      case Stmt::Kind::kMacro: scopes_.back()[stmt.macro->name] = static_cast<const Macro*>(stmt.macro.get()); break;
+      case Stmt::Kind::kBlock: return run_scoped(stmt.body, out);
+      case Stmt::Kind::kBreak: return Flow::kBreak;
+      case Stmt::Kind::kContinue: return Flow::kContinue;
     }
     return Flow::kNext;
   }
@@ -240,8 +228,7 @@ class Evaluator {
     step(expr.line);
     const auto child = [&](size_t i) { return eval(*expr.children[i]); };
     switch (expr.kind) {
-      case Expr::Kind::kConstant:
-        return expr.constant;
+      case Expr::Kind::kConstant: return expr.constant;
       case Expr::Kind::kName: {
         const Value* found = lookup(expr.name);
         if (found != nullptr) return *found;
@@ -278,8 +265,7 @@ class Evaluator {
         }
         return at_line(expr.line, [&] { return get_slice(object, parts[0], parts[1], parts[2], environment_); });
       }
-      case Expr::Kind::kCall:
-        return call(expr);
+      case Expr::Kind::kCall: return call(expr);
       case Expr::Kind::kFilter: {
         const Value value = child(0);
         const Arguments given = arguments(expr);
@@ -302,8 +288,7 @@ class Evaluator {
         const Value right = child(1);
         return at_line(expr.line, [&] { return binary(expr.name, left, right, environment_); });
       }
-      case Expr::Kind::kCompare:
-        return compare_chain(expr);
+      case Expr::Kind::kCompare: return compare_chain(expr);
       case Expr::Kind::kCondition:
         if (child(1).truthy()) return child(0);
         return expr.children[2] == nullptr ? Value(Undefined{"else of an inline if"}) : child(2);
@@ -335,7 +320,8 @@ class Evaluator {
     for (const auto& [key, value] : expr.keywords) given.keywords.emplace_back(key, eval(*value));
     if (expr.unpacked_list != nullptr) {
       const Value list = eval(*expr.unpacked_list);
-      for (Value& item : at_line(expr.line, [&] { return iterate(list, environment_); })) given.positional.push_back(std::move(item));
+      for (Value& item : at_line(expr.line, [&] { return iterate(list, environment_); }))
+        given.positional.push_back(std::move(item));
     }
     if (expr.unpacked_dict != nullptr) unpack_keywords(eval(*expr.unpacked_dict), expr.line, &given);
     return given;
@@ -350,7 +336,8 @@ class Evaluator {
       if (name == nullptr)
         fail_at(line, "expected string keys in the dictionary after **, found \"" + key.type_name() + "\"");
       const auto is_given = [&](const auto& keyword) { return keyword.first == *name; };
-      if (std::any_of(given->keywords.begin(), given->keywords.end(), is_given)) fail_at(line, "the argument \"" + *name + "\" is given twice");
+      if (std::any_of(given->keywords.begin(), given->keywords.end(), is_given))
+        fail_at(line, "the argument \"" + *name + "\" is given twice");
       given->keywords.emplace_back(*name, item);
     }
   }
@@ -365,7 +352,8 @@ class Evaluator {
     const Value target = eval(callee);
     if (const Builtin* builtin = target.as<Builtin>()) {
       const Arguments given = arguments(expr);
-      if (expr.unpacked_list != nullptr || expr.unpacked_dict != nullptr) check_unpacked(builtin->name, given, expr.line);
+      if (expr.unpacked_list != nullptr || expr.unpacked_dict != nullptr)
+        check_unpacked(builtin->name, given, expr.line);
       return at_line(expr.line, [&] { return call_function(builtin->name, given, environment_); });
     }
     const auto* macro = target.as<const Macro*>();
@@ -393,14 +381,16 @@ class Evaluator {
     }
     std::vector<std::pair<Value, Value>> other;
     for (const auto& [key, value] : given.keywords) {
-      const auto parameter = std::find(macro.parameters.begin() + static_cast<ptrdiff_t>(n_positional), macro.parameters.end(), key);
+      const auto parameter =
+          std::find(macro.parameters.begin() + static_cast<ptrdiff_t>(n_positional), macro.parameters.end(), key);
       if (parameter != macro.parameters.end()) continue;
       if (!macro.takes_kwargs) fail_at(line, "macro \"" + macro.name + "\" has no unset parameter \"" + key + "\"");
       other.emplace_back(key, value);
     }
     const size_t base = std::exchange(base_, scopes_.size());
     scopes_.emplace_back();
-    if (macro.takes_varargs) scopes_.back()["varargs"] = at_line(line, [&] { return Value::list(std::move(more), List::Kind::kTuple); });
+    if (macro.takes_varargs)
+      scopes_.back()["varargs"] = at_line(line, [&] { return Value::list(std::move(more), List::Kind::kTuple); });
     if (macro.takes_kwargs) scopes_.back()["kwargs"] = at_line(line, [&] { return Value::dict(std::move(other)); });
     const size_t first_default = n_parameters - macro.defaults.size();
     for (size_t i = 0; i < n_parameters; ++i) {

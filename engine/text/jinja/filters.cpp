@@ -384,7 +384,8 @@ Value choose_filter(const Call& call) {
 Value text_filter(const Call& call) {
   const std::string text = call.environment.text_of(call.value);
   if (call.name == "safe") return Value::markup(text);
-  if (call.name == "e" || call.name == "escape") return call.value.is_markup() ? call.value : Value::markup(escape_html(text));
+  if (call.name == "e" || call.name == "escape")
+    return call.value.is_markup() ? call.value : Value::markup(escape_html(text));
   if (call.name == "upper") return like(call.value, upper(text));
   if (call.name == "lower") return like(call.value, lower(text));
   if (call.name == "title") return title_words(text);
@@ -407,9 +408,10 @@ Value format_filter(const Call& call) {
   if (!given.positional.empty() && !given.keywords.empty()) {
     fail("format: expected either positional or keyword arguments, found both");
   }
-  const Value values =
-      given.keywords.empty() ? Value::list(given.positional, List::Kind::kTuple) : Value::dict({given.keywords.begin(), given.keywords.end()});
-  return like(call.value, format_percent(call.environment.text_of(call.value), values, call.environment, call.value.is_markup()));
+  const Value values = given.keywords.empty() ? Value::list(given.positional, List::Kind::kTuple)
+                                              : Value::dict({given.keywords.begin(), given.keywords.end()});
+  return like(call.value,
+              format_percent(call.environment.text_of(call.value), values, call.environment, call.value.is_markup()));
 }
 
 Value first_filter(const Call& call) {
@@ -432,7 +434,8 @@ Value last_filter(const Call& call) {
 }
 
 Value reverse_filter(const Call& call) {
-  if (const std::string* text = call.value.as<std::string>()) return like(call.value, substring(*text, length(*text) - 1, -1, -1));
+  if (const std::string* text = call.value.as<std::string>())
+    return like(call.value, substring(*text, length(*text) - 1, -1, -1));
   std::vector<Value> items = call.items();
   std::reverse(items.begin(), items.end());
   return iterator(std::move(items));

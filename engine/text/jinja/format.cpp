@@ -55,7 +55,8 @@ std::string convert(const Conversion& c, const Value& value, bool markup, Enviro
     case 'd':
     case 'i':
     case 'u': {
-      if (!value.is_number()) fail(std::string("format: %") + c.type + " takes a number, found \"" + value.type_name() + "\"");
+      if (!value.is_number())
+        fail(std::string("format: %") + c.type + " takes a number, found \"" + value.type_name() + "\"");
       const double x = value.number();
       if (!value.is_integer() && !(std::abs(x) < 9.2e18)) fail("format: a number out of range");
       return number(c, "lld", static_cast<long long>(value.is_integer() ? value.integer() : static_cast<int64_t>(x)));

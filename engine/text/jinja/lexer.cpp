@@ -81,7 +81,7 @@ class Lexer {
     strip_next_ = trim_newline_ = false;
     if (sign == '-') {
       while (!value.empty() && is_ascii_space(value.back())) value.pop_back();
-    // Remove blanks between the start of the line and the tag.
+      // Remove blanks between the start of the line and the tag.
     } else if ((kind == '%' || kind == '#') && sign != '+') {
       size_t blanks = value.size();
       while (blanks > 0 && (value[blanks - 1] == ' ' || value[blanks - 1] == '\t')) --blanks;
@@ -227,27 +227,13 @@ class Lexer {
       }
       const char c = source_[++end];
       switch (c) {
-        case 'n':
-          value += '\n';
-          break;
-        case 't':
-          value += '\t';
-          break;
-        case 'r':
-          value += '\r';
-          break;
-        case 'b':
-          value += '\b';
-          break;
-        case 'f':
-          value += '\f';
-          break;
-        case 'v':
-          value += '\v';
-          break;
-        case 'a':
-          value += '\a';
-          break;
+        case 'n': value += '\n'; break;
+        case 't': value += '\t'; break;
+        case 'r': value += '\r'; break;
+        case 'b': value += '\b'; break;
+        case 'f': value += '\f'; break;
+        case 'v': value += '\v'; break;
+        case 'a': value += '\a'; break;
         case '0':
         case '1':
         case '2':
@@ -264,20 +250,14 @@ class Lexer {
           utf8_append(value, code);
           break;
         }
-        case '\n':
-          break;
+        case '\n': break;
         case '\\':
         case '\'':
-        case '"':
-          value += c;
-          break;
+        case '"': value += c; break;
         case 'x':
         case 'u':
-        case 'U':
-          end = code_point(end + 1, c == 'x' ? 2 : c == 'u' ? 4 : 8, value);
-          break;
-        default:
-          value += {'\\', c};
+        case 'U': end = code_point(end + 1, c == 'x' ? 2 : c == 'u' ? 4 : 8, value); break;
+        default: value += {'\\', c};
       }
     }
     if (end >= source_.size()) fail_at(line_, "a string is not closed");

@@ -40,7 +40,8 @@ std::optional<std::pair<std::string, int64_t>> searched(const std::string& text,
   const int64_t n = length(text);
   const auto bound = [&](size_t index, const char* name, int64_t otherwise) {
     const Value* value = arguments.find(index, name);
-    const int64_t at = value == nullptr || value->is_none() ? otherwise : integer_argument(arguments, index, name, otherwise);
+    const int64_t at =
+        value == nullptr || value->is_none() ? otherwise : integer_argument(arguments, index, name, otherwise);
     return std::max<int64_t>(0, at < 0 ? at + n : at);
   };
   const int64_t first = bound(1, "start", 0), end = std::min(n, bound(2, "end", n));
@@ -62,7 +63,8 @@ bool affix(const std::string& text, const std::string& name, const Arguments& ar
   return matches(value);
 }
 
-Value string_method(const Value& object, const std::string& name, const Arguments& arguments, Environment& environment) {
+Value string_method(const Value& object, const std::string& name, const Arguments& arguments,
+                    Environment& environment) {
   const std::string& text = *object.as<std::string>();
   if (name == "strip" || name == "lstrip" || name == "rstrip") {
     const Value* chars = arguments.find(0, "chars");
@@ -197,27 +199,27 @@ using MethodTable = std::map<std::string, MethodRow, std::less<>>;
 
 const MethodTable& string_methods() {
   static const MethodTable table = {{"capitalize", {}},
-                              {"count", {1, 3}},
-                              {"endswith", {1, 1}},
-                              {"find", {1, 3}},
-                              {"index", {1, 3}},
-                              {"isdigit", {}},
-                              {"join", {1, 1}},
-                              {"lower", {}},
-                              {"lstrip", {0, 1}},
-                              {"removeprefix", {1, 1}},
-                              {"removesuffix", {1, 1}},
-                              {"replace", {2, 3}},
-                              {"rfind", {1, 3}},
-                              {"rindex", {1, 3}},
-                              {"rsplit", {0, 2, {"sep", "maxsplit"}}},
-                              {"rstrip", {0, 1}},
-                              {"split", {0, 2, {"sep", "maxsplit"}}},
-                              {"splitlines", {}},
-                              {"startswith", {1, 1}},
-                              {"strip", {0, 1}},
-                              {"title", {}},
-                              {"upper", {}}};
+                                    {"count", {1, 3}},
+                                    {"endswith", {1, 1}},
+                                    {"find", {1, 3}},
+                                    {"index", {1, 3}},
+                                    {"isdigit", {}},
+                                    {"join", {1, 1}},
+                                    {"lower", {}},
+                                    {"lstrip", {0, 1}},
+                                    {"removeprefix", {1, 1}},
+                                    {"removesuffix", {1, 1}},
+                                    {"replace", {2, 3}},
+                                    {"rfind", {1, 3}},
+                                    {"rindex", {1, 3}},
+                                    {"rsplit", {0, 2, {"sep", "maxsplit"}}},
+                                    {"rstrip", {0, 1}},
+                                    {"split", {0, 2, {"sep", "maxsplit"}}},
+                                    {"splitlines", {}},
+                                    {"startswith", {1, 1}},
+                                    {"strip", {0, 1}},
+                                    {"title", {}},
+                                    {"upper", {}}};
   return table;
 }
 const MethodTable& dict_methods() {
@@ -230,10 +232,10 @@ const MethodTable& list_methods() {
 }
 const MethodTable& functions() {
   static const MethodTable table = {{"range", {1, 3}},
-                              {"dict", {0, 1}},
-                              {"namespace", {0, 1}},
-                              {"raise_exception", {1, 1, {"message"}}},
-                              {"strftime_now", {1, 1, {"format"}}}};
+                                    {"dict", {0, 1}},
+                                    {"namespace", {0, 1}},
+                                    {"raise_exception", {1, 1, {"message"}}},
+                                    {"strftime_now", {1, 1, {"format"}}}};
   return table;
 }
 

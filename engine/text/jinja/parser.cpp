@@ -41,14 +41,10 @@ class Parser {
   [[noreturn]] void fail(const std::string& message) const { fail_at(peek().line, message); }
   static std::string shown(const Token& token) {
     switch (token.kind) {
-      case Token::Kind::kEnd:
-        return "end of the template";
-      case Token::Kind::kEndBlock:
-        return "%}";
-      case Token::Kind::kEndPrint:
-        return "}}";
-      default:
-        return "\"" + token.text.substr(0, 40) + "\"";
+      case Token::Kind::kEnd: return "end of the template";
+      case Token::Kind::kEndBlock: return "%}";
+      case Token::Kind::kEndPrint: return "}}";
+      default: return "\"" + token.text.substr(0, 40) + "\"";
     }
   }
   bool is(const char* text) const {
@@ -277,8 +273,9 @@ class Parser {
     const auto reads = [&](const char* variable) {
       const auto& parameters = stmt->macro->parameters;
       if (std::find(parameters.begin(), parameters.end(), variable) != parameters.end()) return false;
-      return std::any_of(tokens_.begin() + static_cast<ptrdiff_t>(first), tokens_.begin() + static_cast<ptrdiff_t>(at_),
-                         [&](const Token& token) { return token.kind == Token::Kind::kName && token.text == variable; });
+      return std::any_of(
+          tokens_.begin() + static_cast<ptrdiff_t>(first), tokens_.begin() + static_cast<ptrdiff_t>(at_),
+          [&](const Token& token) { return token.kind == Token::Kind::kName && token.text == variable; });
     };
     stmt->macro->takes_varargs = reads("varargs");
     stmt->macro->takes_kwargs = reads("kwargs");
@@ -449,8 +446,7 @@ class Parser {
         next();
         value->constant = std::strtod(token.text.c_str(), nullptr);
         return value;
-      default:
-        break;
+      default: break;
     }
     if (accept("(")) {
       if (accept(")")) return node(Expr::Kind::kTuple);

@@ -107,17 +107,14 @@ Value Value::from_json(const nlohmann::ordered_json& json, int depth) {
   if (depth > kValueDepth)
     throw RuntimeError{"a variable is nested more than " + std::to_string(kValueDepth) + " deep"};
   switch (json.type()) {
-    case nlohmann::json::value_t::boolean:
-      return json.get<bool>();
+    case nlohmann::json::value_t::boolean: return json.get<bool>();
     case nlohmann::json::value_t::number_unsigned:
-      if (json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return big_integer(json.dump());
+      if (json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+        return big_integer(json.dump());
       return json.get<int64_t>();
-    case nlohmann::json::value_t::number_integer:
-      return json.get<int64_t>();
-    case nlohmann::json::value_t::number_float:
-      return json.get<double>();
-    case nlohmann::json::value_t::string:
-      return json.get<std::string>();
+    case nlohmann::json::value_t::number_integer: return json.get<int64_t>();
+    case nlohmann::json::value_t::number_float: return json.get<double>();
+    case nlohmann::json::value_t::string: return json.get<std::string>();
     case nlohmann::json::value_t::array: {
       std::vector<Value> items;
       for (const auto& item : json) items.push_back(from_json(item, depth + 1));
@@ -239,7 +236,9 @@ int compare(const Value& a, const Value& b) {
 }
 
 bool key_precedes(const Value& a, const Value& b) {
-  const auto rank = [](const Value& key) { return !key.is_number() ? (key.is_none() ? 0 : 3) : std::isnan(key.number()) ? 1 : 2; };
+  const auto rank = [](const Value& key) {
+    return !key.is_number() ? (key.is_none() ? 0 : 3) : std::isnan(key.number()) ? 1 : 2;
+  };
   if (rank(a) != rank(b)) return rank(a) < rank(b);
   return rank(a) >= 2 && compare(a, b) < 0;
 }

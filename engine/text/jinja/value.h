@@ -89,7 +89,9 @@ class Value {
   // list(), dict() and from_json() throw RuntimeError if the value would be nested too deep or too large.
   static Value list(std::vector<Value> items, List::Kind kind = List::Kind::kList);
   static Value dict(std::vector<std::pair<Value, Value>> items, Dict::Kind kind = Dict::Kind::kDict);
-  static Value big_integer(std::string digits) { return BigInteger{std::make_shared<const std::string>(std::move(digits))}; }
+  static Value big_integer(std::string digits) {
+    return BigInteger{std::make_shared<const std::string>(std::move(digits))};
+  }
   static Value markup(std::string text) { return Markup{std::make_shared<const std::string>(std::move(text))}; }
   static Value from_json(const nlohmann::ordered_json& json, int depth = 0);
 

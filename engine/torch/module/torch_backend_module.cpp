@@ -14,12 +14,12 @@ extern "C" __attribute__((visibility("default"))) smartkv::LlamaBackend* smartkv
     const std::function<void(double)>& progress, smartkv::RankGroup* ranks, const smartkv::GraphLog& graph_log) {
   std::unique_ptr<smartkv::PassGraphs> graphs;
   if (graph_log) graphs = std::make_unique<smartkv::PassGraphs>(smartkv::make_cuda_graph_recorder(device), graph_log);
-  return smartkv::make_torch_backend(weights, type, device, threads, progress, static_cast<smartkv::TorchRankGroup*>(ranks),
-                                     std::move(graphs))
+  return smartkv::make_torch_backend(weights, type, device, threads, progress,
+                                     static_cast<smartkv::TorchRankGroup*>(ranks), std::move(graphs))
       .release();
 }
 
-extern "C" __attribute__((visibility("default"))) smartkv::RankGroup* smartkv_torch_ranks(const smartkv::RankPlace& place,
-                                                                                         const std::string& device) {
+extern "C" __attribute__((visibility("default"))) smartkv::RankGroup* smartkv_torch_ranks(
+    const smartkv::RankPlace& place, const std::string& device) {
   return smartkv::make_torch_rank_group(place, device).release();
 }

@@ -23,12 +23,14 @@ class UnequalScorer final : public ContentScorer {
   explicit UnequalScorer(bool knows_importance) : knows_importance_(knows_importance) {}
   std::string_view name() const override { return "unequal"; }
   bool knows_importance() const override { return knows_importance_; }
-  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores, float* importance) const override {
+  void score(const PolicyContext& context, const ScoredTokens& tokens, float* scores,
+             float* importance) const override {
     RandomScorer().score(context, tokens, scores, nullptr);
     for (int64_t i = 0; i < context.shape.n_kv_heads * tokens.n; ++i) {
       scores[i] *= static_cast<float>(1 + tokens.layer) / static_cast<float>(1 + i / tokens.n);
       const int64_t position = tokens.first + i % tokens.n;
-      if (importance != nullptr) importance[i] = static_cast<float>(position % 10 == 5 ? 1000 + position : position % 7);
+      if (importance != nullptr)
+        importance[i] = static_cast<float>(position % 10 == 5 ? 1000 + position : position % 7);
     }
   }
 
@@ -40,7 +42,8 @@ class SharedBudgetStoreTest : public testing::Test {
  protected:
   StagedSequence make(int64_t prompt) {
     std::vector<std::unique_ptr<TokenStore>> stores;
-    stores.push_back(SharedBudgetStoreFactory({options_, 0.1}, std::make_shared<UnequalScorer>(knows_importance_)).create(context_));
+    stores.push_back(
+        SharedBudgetStoreFactory({options_, 0.1}, std::make_shared<UnequalScorer>(knows_importance_)).create(context_));
     Boundaries boundaries = options_.boundaries();
     boundaries.prompt_tokens = prompt;
     return StagedSequence(context_, boundaries, std::move(stores));
@@ -52,7 +55,8 @@ class SharedBudgetStoreTest : public testing::Test {
     return cache;
   }
   static std::set<int32_t> slots(const StagedSequence& cache, int64_t layer, int64_t head) {
-    const std::vector<int32_t> found = dynamic_cast<const SharedBudgetStore&>(cache.store(0)).kept_positions(layer, head);
+    const std::vector<int32_t> found =
+        dynamic_cast<const SharedBudgetStore&>(cache.store(0)).kept_positions(layer, head);
     const std::set<int32_t> result(found.begin(), found.end());
     EXPECT_EQ(result.size(), found.size());
     return result;
@@ -98,7 +102,8 @@ TEST_F(SharedBudgetStoreTest, OneThresholdForAllAndTheBestOfEachHead) {
       kept += n;
       std::vector<int32_t> order;
       for (int32_t p = static_cast<int32_t>(options_.sinks); p < end; ++p) order.push_back(p);
-      std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return score[a] != score[b] ? score[a] > score[b] : a > b; });
+      std::sort(order.begin(), order.end(),
+                [&](int32_t a, int32_t b) { return score[a] != score[b] ? score[a] > score[b] : a > b; });
       std::set<int32_t> best(order.begin(), order.begin() + n - options_.sinks);
       for (int32_t p = 0; p < options_.sinks; ++p) best.insert(p);
       EXPECT_EQ(found, best) << layer << ", " << head;
@@ -144,7 +149,8 @@ TEST_F(SharedBudgetStoreTest, TokensKeepTheirContents) {
             ASSERT_EQ(position != SequenceCache::kOtherHead, segment.is_of(head));
             if (position == SequenceCache::kOtherHead) continue;
             kernels::load_kv(shape_.type, 64, segment, head, slot, k.data(), v.data());
-            kernels::load_kv(shape_.type, 64, all[static_cast<size_t>(position / 64)], head, position % 64, k2.data(), v2.data());
+            kernels::load_kv(shape_.type, 64, all[static_cast<size_t>(position / 64)], head, position % 64, k2.data(),
+                             v2.data());
             ASSERT_EQ(k, k2) << n << ": layer " << layer << ", head " << head << ", token " << position;
             ASSERT_EQ(v, v2);
           }
@@ -268,7 +274,8 @@ TEST_F(PackedSlotStoreTest, WhatDenseSlotsCannotHoldIsPackedBeforeAnythingIsLost
     driver_.run(&cache, n, 512);
     EXPECT_EQ(cache.stats().tokens_kept, n);
     for (int64_t head = 0; head < shape_.n_kv_heads; ++head) {
-      EXPECT_EQ(static_cast<int64_t>(slots(cache, 1, head).size()), (n - 128) / kernels::kPageTokens * kernels::kPageTokens);
+      EXPECT_EQ(static_cast<int64_t>(slots(cache, 1, head).size()),
+                (n - 128) / kernels::kPageTokens * kernels::kPageTokens);
     }
   }
   EXPECT_GT(packed_tokens(cache), 400);
@@ -321,7 +328,8 @@ TEST_F(PackedSlotStoreTest, PackedTokensAreTheirOwnButForTheirCodes) {
       for (int64_t i = 0; i < 64; ++i) {
         const int64_t position = positions[static_cast<size_t>(first + i)];
         ASSERT_NE(position, SequenceCache::kOtherHead);
-        kernels::load_kv(shape_.type, 64, all[static_cast<size_t>(position / 64)], head, position % 64, k2.data(), v2.data());
+        kernels::load_kv(shape_.type, 64, all[static_cast<size_t>(position / 64)], head, position % 64, k2.data(),
+                         v2.data());
         for (size_t d = 0; d < 64; ++d) {
           ASSERT_NEAR(k[static_cast<size_t>(i) * 64 + d], k2[d], 0.05);
           ASSERT_NEAR(v[static_cast<size_t>(i) * 64 + d], v2[d], 0.05);

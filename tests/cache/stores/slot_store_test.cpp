@@ -26,9 +26,11 @@ class SlotStoreTest : public testing::Test {
     return dynamic_cast<const SlotStore&>(cache.store(0)).slot_positions(layer, head);
   }
   // Returns the sinks and the positions with the highest scores among [0, end), by sorting.
-  std::set<int32_t> best(const std::string& scorer, int64_t layer, int64_t head, int64_t end, const EvictionOptions& options) {
+  std::set<int32_t> best(const std::string& scorer, int64_t layer, int64_t head, int64_t end,
+                         const EvictionOptions& options) {
     std::vector<float> scores(static_cast<size_t>(shape_.n_kv_heads * end));
-    std::get<std::shared_ptr<const ContentScorer>>(named_scorer(scorer))->score(context_, {layer, 0, end}, scores.data(), nullptr);
+    std::get<std::shared_ptr<const ContentScorer>>(named_scorer(scorer))
+        ->score(context_, {layer, 0, end}, scores.data(), nullptr);
     std::vector<int32_t> order;
     for (int32_t p = static_cast<int32_t>(options.sinks); p < end; ++p) order.push_back(p);
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
@@ -129,7 +131,8 @@ TEST_F(SlotStoreTest, NamesWhatDoesNotFit) {
     check_eviction(options_);
     FAIL();
   } catch (const CacheError& error) {
-    EXPECT_NE(std::string(error.what()).find("kv_cache.tokens: expected at least 256"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("kv_cache.tokens: expected at least 256"), std::string::npos)
+        << error.what();
   }
   EXPECT_THROW(make_gate_scorer(context_, ""), CacheError);  // no model that could load gates
 }

@@ -1,7 +1,7 @@
 #include "cache/summaries/probe_queries.h"
 
-#include <cmath>
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include <gtest/gtest.h>

@@ -88,7 +88,8 @@ Result measure(int bits, int64_t sequences) {
   cudaEventDestroy(end);
   std::nth_element(seconds.begin(), seconds.begin() + kRuns / 2, seconds.end());
   // Partial results are written and read once.
-  const double partial = 2.0 * static_cast<double>(workspace.plan.partial_rows * (kDim + cuda::kPartialPadding)) * sizeof(float);
+  const double partial =
+      2.0 * static_cast<double>(workspace.plan.partial_rows * (kDim + cuda::kPartialPadding)) * sizeof(float);
   return {static_cast<double>(sequences * pages * page_bytes) + partial, seconds[kRuns / 2]};
 }
 
@@ -98,22 +99,29 @@ void print(int64_t sequences) {
   check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   std::snprintf(name, sizeof name, "%s", properties.name);
   const double peak = peak_bytes_per_s();
-  std::printf("%s, %.2f TB/s: attention of %lld sequences of %lld tokens, %lld heads, %lld KV heads, head_dim %lld; medians of %d\n\n",
-              name, peak / 1e12, static_cast<long long>(sequences), static_cast<long long>(kContext),
-              static_cast<long long>(kHeads), static_cast<long long>(kKvHeads), static_cast<long long>(kDim), kRuns);
-  std::printf("| format | MB | microseconds | TB/s | of peak | target | against bf16 |\n|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "%s, %.2f TB/s: attention of %lld sequences of %lld tokens, %lld heads, %lld KV heads, head_dim %lld; medians of "
+      "%d\n\n",
+      name, peak / 1e12, static_cast<long long>(sequences), static_cast<long long>(kContext),
+      static_cast<long long>(kHeads), static_cast<long long>(kKvHeads), static_cast<long long>(kDim), kRuns);
+  std::printf(
+      "| format | MB | microseconds | TB/s | of peak | target | against bf16 |\n|---|---|---|---|---|---|---|\n");
   struct Row {
     const char* format;
     int bits;
     const char* target;
   };
   double dense = 0;
-  for (const Row& row : {Row{"dense bf16", 16, "80 %"}, {"8 bits", 8, "75 %"}, {"4 bits", 4, "60 %"}, {"3 bits", 3, ""}, {"2 bits", 2, ""}}) {
+  for (const Row& row : {Row{"dense bf16", 16, "80 %"},
+                         {"8 bits", 8, "75 %"},
+                         {"4 bits", 4, "60 %"},
+                         {"3 bits", 3, ""},
+                         {"2 bits", 2, ""}}) {
     const Result result = measure(row.bits, sequences);
     if (row.bits == 16) dense = result.seconds;
     const double rate = result.bytes / result.seconds;
-    std::printf("| %s | %.1f | %.1f | %.2f | %.0f %% | %s | %.2f |\n", row.format, result.bytes / 1e6, result.seconds * 1e6,
-                rate / 1e12, 100 * rate / peak, row.target, dense / result.seconds);
+    std::printf("| %s | %.1f | %.1f | %.2f | %.0f %% | %s | %.2f |\n", row.format, result.bytes / 1e6,
+                result.seconds * 1e6, rate / 1e12, 100 * rate / peak, row.target, dense / result.seconds);
   }
 }
 

@@ -15,8 +15,8 @@
 namespace smartkv {
 namespace {
 
-using testing::HasSubstr;
 using nlohmann::json;
+using testing::HasSubstr;
 
 constexpr const char* kWorthIdentity = "0123456789abcdef0123456789abcdef";
 
@@ -25,7 +25,8 @@ class ChannelWorthFile : public testing::Test {
   ChannelWorthFile() : model_(tiny_config()) {
     const auto heads = static_cast<size_t>(model_.n_kv_heads), dim = static_cast<size_t>(model_.head_dim);
     const json keys(heads, json(dim / 2, 0.5)), values(heads, json(dim, 0.25));
-    content_ = {{"model_identity", kWorthIdentity}, {"layers", json(static_cast<size_t>(model_.n_layers), keys)},
+    content_ = {{"model_identity", kWorthIdentity},
+                {"layers", json(static_cast<size_t>(model_.n_layers), keys)},
                 {"values", json(static_cast<size_t>(model_.n_layers), values)}};
   }
   ~ChannelWorthFile() override { std::filesystem::remove(path_); }
@@ -45,7 +46,8 @@ class ChannelWorthFile : public testing::Test {
 
   ModelConfig model_;
   json content_;
-  std::filesystem::path path_ = std::filesystem::path(testing::TempDir()) / ("worth_" + std::to_string(::getpid()) + ".json");
+  std::filesystem::path path_ =
+      std::filesystem::path(testing::TempDir()) / ("worth_" + std::to_string(::getpid()) + ".json");
 };
 
 TEST_F(ChannelWorthFile, HoldsEveryPairAndChannel) {
@@ -64,7 +66,8 @@ TEST_F(ChannelWorthFile, ErrorsNameThePlace) {
   other["model_identity"] = "0";
   EXPECT_THAT(error_of(other.dump()), HasSubstr("model_identity: expected " + std::string(kWorthIdentity)));
   few["layers"][1][0].erase(0);
-  EXPECT_THAT(error_of(few.dump()), HasSubstr("layers[1][0]: expected a list of length " + std::to_string(model_.head_dim / 2)));
+  EXPECT_THAT(error_of(few.dump()),
+              HasSubstr("layers[1][0]: expected a list of length " + std::to_string(model_.head_dim / 2)));
   text["values"][0][0][2] = "much";
   EXPECT_THAT(error_of(text.dump()), HasSubstr("values[0][0][2]: expected a number of at least 0, found \"much\""));
   negative["values"][0][0][2] = -1;

@@ -73,7 +73,9 @@ TEST_F(GateFile, RoundTrips) {
 TEST_F(GateFile, ItsSecondHeadIsThereOrNot) {
   for (GateLayer& layer : layers_) {
     layer.importance.assign(
-        static_cast<size_t>(model_.n_kv_heads * (GateLayer::importance_features(model_.n_kv_heads, model_.head_dim) + 1)), 0.25f);
+        static_cast<size_t>(model_.n_kv_heads *
+                            (GateLayer::importance_features(model_.n_kv_heads, model_.head_dim) + 1)),
+        0.25f);
   }
   write_gate(path_, model_, kGateIdentity, layers_, {});
   EXPECT_TRUE(load_gate(path_, model_, kGateIdentity)->has_importance());
@@ -92,8 +94,9 @@ TEST_F(GateFile, SaysHowTheModelDiffersAndWhatToDo) {
   EXPECT_THAT(error_of_load(other), HasSubstr("n_kv_heads: expected 4, found 2"));
   EXPECT_THAT(error_of_load(other), HasSubstr("smartkv train-gate"));
   const std::string error = error_of_load(path_, model_, "another");
-  EXPECT_THAT(error, AllOf(HasSubstr("for another model, tiny: model_identity: expected another, found 0123456789abcdef"),
-                           HasSubstr(path_.filename().string())));
+  EXPECT_THAT(error,
+              AllOf(HasSubstr("for another model, tiny: model_identity: expected another, found 0123456789abcdef"),
+                    HasSubstr(path_.filename().string())));
 }
 
 TEST_F(GateFile, NamesWhatIsWrongInTheFile) {
@@ -145,7 +148,8 @@ TEST_F(GateFile, ASetOpensItsFilesAtOnce) {
   EXPECT_THAT(error_of_set({{"mine", "/etc"}}, model_), HasSubstr("regular file"));
   const auto weights = Weights::open(SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf");
   const std::string identity = model_identity(*weights);
-  EXPECT_THAT(error_of_set({{"smollm2-135m-instruct", path_}}, weights->config(), identity), HasSubstr("the name of built-in gates"));
+  EXPECT_THAT(error_of_set({{"smollm2-135m-instruct", path_}}, weights->config(), identity),
+              HasSubstr("the name of built-in gates"));
   EXPECT_EQ(GateSet({identity}, weights->config()).find("smollm2-135m-instruct")->n_layers(), 30);
 }
 

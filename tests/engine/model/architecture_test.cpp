@@ -31,12 +31,14 @@ TEST_P(ArchitectureCase, FolderEqualsTransformers) {
   expect_reference(*Weights::open(folder.path()), item);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, ArchitectureCase, testing::ValuesIn(names_of(architecture_cases())), [](const auto& item) { return item.param; });
+INSTANTIATE_TEST_SUITE_P(Cases, ArchitectureCase, testing::ValuesIn(names_of(architecture_cases())),
+                         [](const auto& item) { return item.param; });
 
 class ArchitectureFile : public testing::TestWithParam<const char*> {};
 
 TEST_P(ArchitectureFile, GgufEqualsTransformers) {
-  expect_reference(*Weights::open(kArchitectures / (std::string(GetParam()) + ".gguf")), architecture_cases()[GetParam()]);
+  expect_reference(*Weights::open(kArchitectures / (std::string(GetParam()) + ".gguf")),
+                   architecture_cases()[GetParam()]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, ArchitectureFile, testing::ValuesIn(kGgufCases),
@@ -45,8 +47,10 @@ INSTANTIATE_TEST_SUITE_P(Files, ArchitectureFile, testing::ValuesIn(kGgufCases),
 TEST(GgufRope, KeysEqualTransformers) {
   const std::string plain = read_file(kArchitectures / "llama.gguf");
   const float yarn = 0.1f * std::log(8.0f) + 1.0f;
-  const GgufKeys scaled = GgufKeys().string("llama.rope.scaling.type", "yarn").number("llama.rope.scaling.factor", 8).integer(
-      "llama.rope.scaling.original_context_length", 16);
+  const GgufKeys scaled = GgufKeys()
+                              .string("llama.rope.scaling.type", "yarn")
+                              .number("llama.rope.scaling.factor", 8)
+                              .integer("llama.rope.scaling.original_context_length", 16);
   const std::pair<const char*, GgufKeys> files[] = {
       {"linear", GgufKeys().string("llama.rope.scaling.type", "linear").number("llama.rope.scaling.factor", 4)},
       {"linear", GgufKeys().number("llama.rope.scaling.factor", 4)},
@@ -89,7 +93,8 @@ TEST(SlidingWindow, TheFullCacheKeepsWhatIsSeen) {
   keeping.policy = make_policy(keeping.context, nullptr);
   coded.policy = make_policy(coded.context, {{"policy", "k8v8"}, {"window", 0}});
   const std::vector<TokenId> tokens = some_tokens(400, 40, 5);
-  const std::vector<float> logits = forgetting.run(tokens, 50), expected = keeping.run(tokens, 50), in_codes = coded.run(tokens, 50);
+  const std::vector<float> logits = forgetting.run(tokens, 50), expected = keeping.run(tokens, 50),
+                           in_codes = coded.run(tokens, 50);
   EXPECT_EQ(logits, forgetting.run(tokens, 33));
   EXPECT_EQ(in_codes, coded.run(tokens, 33));
   for (size_t i = 0; i < logits.size(); ++i) {

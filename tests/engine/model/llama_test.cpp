@@ -20,7 +20,8 @@ TEST_P(LlamaTypes, LogitsDoNotDependOnChunksOrBatch) {
   for (const int64_t chunk : {1, 7, 64, 100}) EXPECT_EQ(whole, served.run(a, chunk)) << "chunks of " << chunk;
 
   const std::vector<float> alone_b = served.run(b, 512), alone_c = served.run(c, 512);
-  const auto cache_a = served.policy->new_sequence(0), cache_b = served.policy->new_sequence(0), cache_c = served.policy->new_sequence(0);
+  const auto cache_a = served.policy->new_sequence(0), cache_b = served.policy->new_sequence(0),
+             cache_c = served.policy->new_sequence(0);
   const SequenceInput batch[] = {{a, cache_a.get(), 3}, {b, cache_b.get(), 0}, {c, cache_c.get(), 1}};
   std::vector<float> logits(4 * 259);
   served.model->forward(batch, logits.data());

@@ -104,10 +104,10 @@ TEST(ModelOptions, SeveralRanksNeedTorchAndHaveNoCudaGraphs) {
 
 TEST(ModelOptions, EveryErrorIsReported) {
   EXPECT_THAT(model_option_errors({.dtype = DataType::kF16,
-                         .weights = WeightFormat::kInt4,
-                         .device = "tpu",
-                         .tensor_parallel = 2,
-                         .threads = -1}),
+                                   .weights = WeightFormat::kInt4,
+                                   .device = "tpu",
+                                   .tensor_parallel = 2,
+                                   .threads = -1}),
               ElementsAre(HasSubstr("threads: "), HasSubstr("device: expected cpu or cuda:N, found \"tpu\""),
                           HasSubstr("dtype: "), HasSubstr("weights: "), HasSubstr("tensor_parallel: ")));
   EXPECT_THAT([] { check_model_options({.dtype = DataType::kF16}); },

@@ -72,7 +72,8 @@ TEST_F(Parity, LogitsAndGreedyTokensEqualTransformers) {
   std::vector<SequenceInput> inputs(all.size());
   for (size_t step = 0; step < all[0].expected.size(); ++step) {
     for (size_t i = 0; i < all.size(); ++i) {
-      const auto row = rows.begin() + static_cast<std::ptrdiff_t>(i * vocab), end = row + static_cast<std::ptrdiff_t>(vocab);
+      const auto row = rows.begin() + static_cast<std::ptrdiff_t>(i * vocab),
+                 end = row + static_cast<std::ptrdiff_t>(vocab);
       all[i].greedy.push_back(static_cast<TokenId>(std::max_element(row, end) - row));
       inputs[i] = {{&all[i].greedy.back(), 1}, all[i].cache.get(), 1};
     }

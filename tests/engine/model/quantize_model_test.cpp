@@ -36,19 +36,20 @@ std::vector<NamedTensor> tensors_of(const Weights& weights) {
 }
 
 // Writes a random model to `folder`/model and returns its path.
-std::filesystem::path write_folder(const Folder& folder, bool tied, const std::vector<NamedTensor>* other_tensors = nullptr) {
+std::filesystem::path write_folder(const Folder& folder, bool tied,
+                                   const std::vector<NamedTensor>* other_tensors = nullptr) {
   ModelConfig c = tiny_config();
   c.tie_word_embeddings = tied;
-  const nlohmann::json config = {{"model_type", "llama"},          {"hidden_size", c.hidden_size},
-                                 {"intermediate_size", c.intermediate_size}, {"num_hidden_layers", c.n_layers},
-                                 {"num_attention_heads", c.n_heads}, {"num_key_value_heads", c.n_kv_heads},
-                                 {"head_dim", c.head_dim},         {"vocab_size", c.vocab_size},
-                                 {"max_position_embeddings", 512}, {"tie_word_embeddings", tied}};
+  const nlohmann::json config = {
+      {"model_type", "llama"},           {"hidden_size", c.hidden_size},     {"intermediate_size", c.intermediate_size},
+      {"num_hidden_layers", c.n_layers}, {"num_attention_heads", c.n_heads}, {"num_key_value_heads", c.n_kv_heads},
+      {"head_dim", c.head_dim},          {"vocab_size", c.vocab_size},       {"max_position_embeddings", 512},
+      {"tie_word_embeddings", tied}};
   std::filesystem::create_directories(folder.path() / "model");
   folder.write("model/config.json", config.dump());
   folder.write("model/tokenizer.json", "{}");
-  write_safetensors(folder.path() / "model/model.safetensors", other_tensors != nullptr ? *other_tensors : tensors_of(TinyWeights(c)),
-                    TensorType::kF32);
+  write_safetensors(folder.path() / "model/model.safetensors",
+                    other_tensors != nullptr ? *other_tensors : tensors_of(TinyWeights(c)), TensorType::kF32);
   return folder.path() / "model";
 }
 
@@ -56,14 +57,18 @@ std::span<const std::byte> bytes_of(const std::vector<float>& values) { return s
 
 using TypeOf = std::function<TensorType(const std::string& name)>;
 
-TensorType q4_0_values(const std::string& name) { return name.find("attn_v") == std::string::npos ? TensorType::kF32 : TensorType::kQ4_0; }
+TensorType q4_0_values(const std::string& name) {
+  return name.find("attn_v") == std::string::npos ? TensorType::kF32 : TensorType::kQ4_0;
+}
 
 // Returns blocks of random integers with factors around 1 % of the range.
 std::vector<std::byte> random_blocks(TensorType type, int64_t elements, std::mt19937& generator) {
   const TensorTypeInfo& info = tensor_type_info(type);
   std::vector<std::byte> bytes(static_cast<size_t>(elements / info.block_elements * info.block_bytes));
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(generator());
-  const std::vector<size_t> factors = type == TensorType::kQ4_K ? std::vector<size_t>{0, 2} : std::vector<size_t>{type == TensorType::kQ6_K ? 208u : 0u};
+  const std::vector<size_t> factors = type == TensorType::kQ4_K
+                                          ? std::vector<size_t>{0, 2}
+                                          : std::vector<size_t>{type == TensorType::kQ6_K ? 208u : 0u};
   const float unit = type == TensorType::kQ4_0 ? 0.01f : type == TensorType::kQ4_K ? 2e-4f : 3e-5f;
   for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(info.block_bytes)) {
     for (const size_t factor : factors) {
@@ -75,11 +80,14 @@ std::vector<std::byte> random_blocks(TensorType type, int64_t elements, std::mt1
 }
 
 // Writes the same model under llama.cpp's names. Tensors that are not F32 get random blocks of their own.
-std::filesystem::path write_gguf(const Folder& folder, const ModelConfig& c = tiny_config(), const TypeOf& type_of = q4_0_values) {
+std::filesystem::path write_gguf(const Folder& folder, const ModelConfig& c = tiny_config(),
+                                 const TypeOf& type_of = q4_0_values) {
   GgufWriter file(folder.path() / "model.gguf");
   file.add_string("general.architecture", "llama");
   file.add_string("general.name", "tiny");
-  const auto number = [&](const std::string& key, int64_t value) { file.add_uint32("llama." + key, static_cast<uint32_t>(value)); };
+  const auto number = [&](const std::string& key, int64_t value) {
+    file.add_uint32("llama." + key, static_cast<uint32_t>(value));
+  };
   number("embedding_length", c.hidden_size);
   number("feed_forward_length", c.intermediate_size);
   number("block_count", c.n_layers);
@@ -90,11 +98,19 @@ std::filesystem::path write_gguf(const Folder& folder, const ModelConfig& c = ti
   number("context_length", c.context_length);
   std::vector<NamedTensor> tensors = tensors_of(TinyWeights(c));
   for (NamedTensor& tensor : tensors) {
-    for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
-             {"model.layers.", "blk."}, {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"},
-             {"input_layernorm", "attn_norm"}, {"post_attention_layernorm", "ffn_norm"}, {"self_attn.q_proj", "attn_q"},
-             {"self_attn.k_proj", "attn_k"}, {"self_attn.v_proj", "attn_v"}, {"self_attn.o_proj", "attn_output"},
-             {"mlp.gate_proj", "ffn_gate"}, {"mlp.up_proj", "ffn_up"}, {"mlp.down_proj", "ffn_down"}}) {
+    for (const auto& [from, to] :
+         std::vector<std::pair<std::string, std::string>>{{"model.layers.", "blk."},
+                                                          {"model.embed_tokens", "token_embd"},
+                                                          {"model.norm", "output_norm"},
+                                                          {"input_layernorm", "attn_norm"},
+                                                          {"post_attention_layernorm", "ffn_norm"},
+                                                          {"self_attn.q_proj", "attn_q"},
+                                                          {"self_attn.k_proj", "attn_k"},
+                                                          {"self_attn.v_proj", "attn_v"},
+                                                          {"self_attn.o_proj", "attn_output"},
+                                                          {"mlp.gate_proj", "ffn_gate"},
+                                                          {"mlp.up_proj", "ffn_up"},
+                                                          {"mlp.down_proj", "ffn_down"}}) {
       if (const size_t at = tensor.name.find(from); at != std::string::npos) tensor.name.replace(at, from.size(), to);
     }
     file.add_tensor(tensor.name, type_of(tensor.name), tensor.shape);
@@ -144,19 +160,27 @@ TEST_P(QuantizeModel, AFolderAnswersAsTheOriginalWithTheseWeights) {
 TEST(QuantizeModelFolder, KeepsItsTokenizerAndTemplates) {
   const Folder folder;
   const auto in = write_folder(folder, true), out = folder.path() / "out";
-  const std::vector<std::string> kept = {"tokenizer.model",     "tokenizer_config.json",  "added_tokens.json",     "special_tokens_map.json",
-                                         "chat_template.jinja", "generation_config.json", "additional_chat_templates/tool_use.jinja",
+  const std::vector<std::string> kept = {"tokenizer.model",
+                                         "tokenizer_config.json",
+                                         "added_tokens.json",
+                                         "special_tokens_map.json",
+                                         "chat_template.jinja",
+                                         "generation_config.json",
+                                         "additional_chat_templates/tool_use.jinja",
                                          "additional_chat_templates/rag.jinja"};
   std::filesystem::create_directory(in / "additional_chat_templates");
-  for (const std::string& name : kept) folder.write("model/" + name, name.ends_with(".json") ? R"({"chat_template": "c"})" : "of " + name);
-  for (const char* name : {"README.md", "additional_chat_templates/notes.txt"}) folder.write(std::string("model/") + name, "x");
+  for (const std::string& name : kept)
+    folder.write("model/" + name, name.ends_with(".json") ? R"({"chat_template": "c"})" : "of " + name);
+  for (const char* name : {"README.md", "additional_chat_templates/notes.txt"})
+    folder.write(std::string("model/") + name, "x");
   ThreadPool pool(2);
   quantize_model(in, out, WeightType::kInt8, pool);
   for (const std::string& name : kept) {
     ASSERT_TRUE(std::filesystem::exists(out / name)) << name;
     EXPECT_EQ(read_file(out / name), read_file(in / name)) << name;
   }
-  EXPECT_FALSE(std::filesystem::exists(out / "README.md") || std::filesystem::exists(out / "additional_chat_templates/notes.txt"));
+  EXPECT_FALSE(std::filesystem::exists(out / "README.md") ||
+               std::filesystem::exists(out / "additional_chat_templates/notes.txt"));
   EXPECT_EQ(load_chat_templates(*Weights::open(out), out).sources, load_chat_templates(*Weights::open(in), in).sources);
 }
 
@@ -169,7 +193,8 @@ TEST_P(QuantizeModel, AGgufFileAnswersAsTheOriginalWithTheseWeights) {
   EXPECT_EQ(*file.get_string("general.name"), "tiny");
   EXPECT_EQ(file.tensors().at("blk.0.attn_v.weight").type, TensorType::kQ4_0);  // kept
   EXPECT_EQ(file.tensors().at("token_embd.weight").type, TensorType::kQ8_0);
-  EXPECT_EQ(file.tensors().at("blk.0.ffn_up.weight").type, std::string(GetParam()) == "int4" ? TensorType::kQ4_1 : TensorType::kQ8_0);
+  EXPECT_EQ(file.tensors().at("blk.0.ffn_up.weight").type,
+            std::string(GetParam()) == "int4" ? TensorType::kQ4_1 : TensorType::kQ8_0);
   EXPECT_EQ(file.tensors().at("blk.0.attn_norm.weight").type, TensorType::kF32);
 }
 
@@ -181,7 +206,8 @@ TEST(QuantizeModelIntegers, CodedBlocksAreServedAsTheFileHasThem) {
   c.head_dim = 64;
   const TypeOf type_of = [](const std::string& name) {
     if (name.find("norm") != std::string::npos) return TensorType::kF32;
-    const bool more = name.find("blk.0") != std::string::npos && (name.find("attn_v") != std::string::npos || name.find("ffn_down") != std::string::npos);
+    const bool more = name.find("blk.0") != std::string::npos &&
+                      (name.find("attn_v") != std::string::npos || name.find("ffn_down") != std::string::npos);
     return more || name == "token_embd.weight" ? TensorType::kQ6_K : TensorType::kQ4_K;
   };
   const auto in = write_gguf(folder, c, type_of);
@@ -192,10 +218,13 @@ TEST(QuantizeModelIntegers, CodedBlocksAreServedAsTheFileHasThem) {
   EXPECT_LT(relative_error(found, expanded.run(tokens, 512)), 0.03);  // inputs are rounded to 8 bits
   // The first layer has q and k apart from v, the other layers have them together.
   const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
-  const auto bits = [&](double four, double six) { return static_cast<int64_t>((four * 4.625 + six * 6.625) * 256 / 8); };
+  const auto bits = [&](double four, double six) {
+    return static_cast<int64_t>((four * 4.625 + six * 6.625) * 256 / 8);
+  };
   const int64_t rest = bits(static_cast<double>(2 * q + kv + 2 * 256), 0);  // q, k, o, gate, up
   const int64_t norms = (2 * c.n_layers + 1) * 256 * 4;
-  EXPECT_EQ(served.model->weight_bytes(), c.n_layers * rest + bits(0, static_cast<double>(kv + 256 + (c.vocab_size + 15) / 16 * 16)) +
+  EXPECT_EQ(served.model->weight_bytes(), c.n_layers * rest +
+                                              bits(0, static_cast<double>(kv + 256 + (c.vocab_size + 15) / 16 * 16)) +
                                               (c.n_layers - 1) * bits(static_cast<double>(kv + 256), 0) + norms);
   // int4 converts 6-bit tensors to 4 bits, except the embedding.
   EXPECT_LT(int4.model->weight_bytes(), served.model->weight_bytes());
@@ -225,7 +254,9 @@ TEST(QuantizeModelIntegers, GptqAndAwqAreKept) {
     EXPECT_EQ(expected.run(tokens, 512), found.run(tokens, 512)) << name;
   }
   // These are 8-bit integers with zeros that Q8_0 does not have.
-  EXPECT_THAT(error_of([&] { quantize_model(kFixtures / "integers/gptq_8", folder.path() / "8", WeightType::kInt8, pool, true); }),
+  EXPECT_THAT(error_of([&] {
+                quantize_model(kFixtures / "integers/gptq_8", folder.path() / "8", WeightType::kInt8, pool, true);
+              }),
               HasSubstr("_proj.weight\": 8-bit integers: expected all zero points to be 128"));
 }
 
@@ -243,8 +274,9 @@ TEST(QuantizeModelErrors, NameWhatIsWrongAndLeaveNothing) {
   EXPECT_EQ(read_file(taken), "mine");
   EXPECT_THAT(error(in, out), HasSubstr("expected a name that ends in .gguf"));
   // down_proj of tiny.gguf has rows of 48.
-  EXPECT_THAT(error(kFixtures / "tiny.gguf", folder.path() / "out.gguf"),
-              HasSubstr("tensor \"blk.0.ffn_down.weight\": expected a row length that is a multiple of 32 weights, found 48"));
+  EXPECT_THAT(
+      error(kFixtures / "tiny.gguf", folder.path() / "out.gguf"),
+      HasSubstr("tensor \"blk.0.ffn_down.weight\": expected a row length that is a multiple of 32 weights, found 48"));
   std::vector<NamedTensor> tensors = tensors_of(TinyWeights(tiny_config()));
   for (NamedTensor& tensor : tensors) {
     if (tensor.name == "model.layers.1.mlp.up_proj.weight") tensor.values[70] = std::nanf("");
@@ -303,7 +335,8 @@ TEST(QuantizeModelErrors, NoFileBecomesLargerOrIsQuantizedTwice) {
   const auto error = [&](WeightType to, const TypeOf& type_of) {
     const auto in = write_gguf(folder, c, type_of);
     const std::string why = error_of([&] { quantize_model(in, out, to, pool); });
-    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) EXPECT_TRUE(entry.path() == in || why == "no error");
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+      EXPECT_TRUE(entry.path() == in || why == "no error");
     std::filesystem::remove(out);
     return why;
   };
@@ -315,14 +348,23 @@ TEST(QuantizeModelErrors, NoFileBecomesLargerOrIsQuantizedTwice) {
     const bool more = name.find("attn_v") != std::string::npos;
     return all(name == "token_embd.weight" || more ? TensorType::kQ6_K : TensorType::kQ4_K)(name);
   };
-  EXPECT_THAT(error(WeightType::kInt4, k_m), HasSubstr("tensor \"blk.0.attn_v.weight\": expected F32, F16 or BF16, found Q6_K, which would lose"));
-  EXPECT_THAT(error(WeightType::kInt8, k_m), testing::AllOf(HasSubstr("model.gguf: expected int8 weights to be smaller than the present"), HasSubstr("--force")));
-  EXPECT_THAT(error(WeightType::kInt8, all(TensorType::kQ5_0)), HasSubstr("expected int8 weights to be smaller"));  // 5.5 bits each
-  EXPECT_THAT(error(WeightType::kInt4, all(TensorType::kQ3_K)), HasSubstr("expected int4 weights to be smaller"));  // 3.4 bits each
-  EXPECT_THAT(error(WeightType::kInt4, all(TensorType::kQ8_0)), HasSubstr("found Q8_0, which would lose precision a second time in Q4_1"));
+  EXPECT_THAT(error(WeightType::kInt4, k_m),
+              HasSubstr("tensor \"blk.0.attn_v.weight\": expected F32, F16 or BF16, found Q6_K, which would lose"));
+  EXPECT_THAT(error(WeightType::kInt8, k_m),
+              testing::AllOf(HasSubstr("model.gguf: expected int8 weights to be smaller than the present"),
+                             HasSubstr("--force")));
+  EXPECT_THAT(error(WeightType::kInt8, all(TensorType::kQ5_0)),
+              HasSubstr("expected int8 weights to be smaller"));  // 5.5 bits each
+  EXPECT_THAT(error(WeightType::kInt4, all(TensorType::kQ3_K)),
+              HasSubstr("expected int4 weights to be smaller"));  // 3.4 bits each
+  EXPECT_THAT(error(WeightType::kInt4, all(TensorType::kQ8_0)),
+              HasSubstr("found Q8_0, which would lose precision a second time in Q4_1"));
   EXPECT_EQ(error(WeightType::kInt4, all(TensorType::kF32)), "no error");
   // Floats may shrink beside integers that stay.
-  EXPECT_EQ(error(WeightType::kInt8, [&](const std::string& name) { return all(name.find("ffn") == std::string::npos ? TensorType::kQ4_K : TensorType::kF32)(name); }),
+  EXPECT_EQ(error(WeightType::kInt8,
+                  [&](const std::string& name) {
+                    return all(name.find("ffn") == std::string::npos ? TensorType::kQ4_K : TensorType::kF32)(name);
+                  }),
             "no error");
 }
 
@@ -333,7 +375,8 @@ TEST(LoadLlama, NamesATensorThatIntegersCannotHold) {
     if (tensor.name == "model.layers.2.self_attn.k_proj.weight") tensor.values[5] = 1e9f;
   }
   const auto weights = Weights::open(write_folder(folder, true, &tensors));
-  EXPECT_THAT(error_of([&] { Served(*weights, "bf16", "int4"); }), HasSubstr("tensor \"model.layers.2.self_attn.k_proj.weight\""));
+  EXPECT_THAT(error_of([&] { Served(*weights, "bf16", "int4"); }),
+              HasSubstr("tensor \"model.layers.2.self_attn.k_proj.weight\""));
 }
 
 }  // namespace

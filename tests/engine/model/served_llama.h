@@ -31,8 +31,8 @@ struct Served {
 
   // dtype, storage: names of a DataType and a WeightFormat. load: null for the native backend. kv_backend: null for the
   // CPU's.
-  Served(const Weights& weights, const std::string& dtype, const std::string& storage = "auto", const BackendLoader& load = nullptr,
-         std::shared_ptr<kernels::KvBackend> kv_backend = nullptr) {
+  Served(const Weights& weights, const std::string& dtype, const std::string& storage = "auto",
+         const BackendLoader& load = nullptr, std::shared_ptr<kernels::KvBackend> kv_backend = nullptr) {
     ModelOptions options;
     options.dtype = from_name<DataType>(dtype).value();
     options.weights = from_name<WeightFormat>(storage).value();
@@ -49,7 +49,8 @@ struct Served {
     std::vector<float> logits(static_cast<size_t>(n * vocab));
     for (int64_t start = 0, size = 0; start < n; start += size) {
       size = std::min({chunk, n - start, cache->next_boundary() - start});
-      const SequenceInput input{std::span(tokens).subspan(static_cast<size_t>(start), static_cast<size_t>(size)), cache.get(), size};
+      const SequenceInput input{std::span(tokens).subspan(static_cast<size_t>(start), static_cast<size_t>(size)),
+                                cache.get(), size};
       model->forward({&input, 1}, logits.data() + start * vocab);
       cache->commit(cache->tokens());
     }

@@ -20,9 +20,12 @@ struct PolicyRun {
 };
 
 // Computes a prompt in passes that end at boundaries, then decodes the other tokens one by one.
-inline PolicyRun run_policy(Served* served, const nlohmann::json& spec, const std::vector<TokenId>& tokens, int64_t prompt) {
+inline PolicyRun run_policy(Served* served, const nlohmann::json& spec, const std::vector<TokenId>& tokens,
+                            int64_t prompt) {
   served->context.threads = &served->pool;
-  served->context.rope = [served](int64_t position, float* cos, float* sin) { served->model->rope_angles(position, cos, sin); };
+  served->context.rope = [served](int64_t position, float* cos, float* sin) {
+    served->model->rope_angles(position, cos, sin);
+  };
   if (!served->context.load_gate) {
     served->context.load_gate = [served](const std::string&) { return random_gate(served->context.shape); };
   }
@@ -34,7 +37,8 @@ inline PolicyRun run_policy(Served* served, const nlohmann::json& spec, const st
   while (cache->tokens() < end) {
     const int64_t at = cache->tokens();
     const int64_t n = at < prompt ? std::min({int64_t{100}, prompt - at, cache->next_boundary() - at}) : 1;
-    const SequenceInput input{std::span(tokens).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), cache.get(), n};
+    const SequenceInput input{std::span(tokens).subspan(static_cast<size_t>(at), static_cast<size_t>(n)), cache.get(),
+                              n};
     served->model->forward({&input, 1}, result.logits.data() + at * vocab);
     cache->commit(cache->tokens());
     EXPECT_LE(cache->stats().bytes, policy->max_bytes(prompt, cache->tokens())) << cache->tokens();

@@ -18,8 +18,8 @@ TEST(TorchBackend, SaysWhatIsMissingAndHowToGetIt) {
   const TinyWeights weights(tiny_config());
   const std::string error = error_of(
       [&] { load_torch_backend("no_such_folder/libsmartkv_torch_backend.so", weights, ProductType::kF32, "cpu", 1); });
-  EXPECT_THAT(error, AllOf(HasSubstr("backend: torch needs no_such_folder/libsmartkv_torch_backend.so"), HasSubstr("LibTorch"),
-                           HasSubstr("scripts/build_torch.sh")));
+  EXPECT_THAT(error, AllOf(HasSubstr("backend: torch needs no_such_folder/libsmartkv_torch_backend.so"),
+                           HasSubstr("LibTorch"), HasSubstr("scripts/build_torch.sh")));
 }
 
 TEST(Backend, OptionsThatAreNotServedAreNamed) {

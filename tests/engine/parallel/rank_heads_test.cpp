@@ -70,7 +70,8 @@ std::vector<std::string> outcomes(const std::function<void(int rank, int step)>&
       }
       heads.together([&] {
         const std::byte own{static_cast<unsigned char>(rank)};
-        for (const auto& told : heads.exchange({&own, 1})) outcome += " " + std::to_string(static_cast<int>(told.at(0)));
+        for (const auto& told : heads.exchange({&own, 1}))
+          outcome += " " + std::to_string(static_cast<int>(told.at(0)));
       });
     });
   }

@@ -40,7 +40,8 @@ std::string slow_grammar(int words = 30'000, unsigned seed = 1) {
 class GrammarCompilerTest : public ::testing::Test {
  protected:
   std::unique_ptr<GrammarCompiler> compiler(std::vector<double> tier_seconds) const {
-    return std::make_unique<GrammarCompiler>(tokenizer_, tokenizer_.vocab_size(), std::vector<TokenId>{258}, std::move(tier_seconds), kForever);
+    return std::make_unique<GrammarCompiler>(tokenizer_, tokenizer_.vocab_size(), std::vector<TokenId>{258},
+                                             std::move(tier_seconds), kForever);
   }
   static std::string failure(GrammarCompiler* compiler, const std::string& grammar) {
     try {
@@ -79,7 +80,8 @@ TEST_F(GrammarCompilerTest, StepsAndMemoryAreBounded) {
 
 TEST_F(GrammarCompilerTest, MoreRulesThanAutomataCanNameAreRefused) {
   std::string text = "root ::= r0\n";
-  for (int i = 0; i < 40'000; ++i) text += "r" + std::to_string(i) + " ::= \"a\" r" + std::to_string(i + 1) + " \"b\"\n";
+  for (int i = 0; i < 40'000; ++i)
+    text += "r" + std::to_string(i) + " ::= \"a\" r" + std::to_string(i + 1) + " \"b\"\n";
   text += "r40000 ::= \"c\"\n";
   EXPECT_NE(failure(compiler({60}).get(), text), "compiled");
 }
@@ -91,7 +93,9 @@ TEST_F(GrammarCompilerTest, AutomataThatDoubleStaySmall) {
 }
 
 TEST_F(GrammarCompilerTest, NestingIsBounded) {
-  EXPECT_NE(failure(compiler({10}).get(), "root ::= " + std::string(400'000, '(') + "\"a\"" + std::string(400'000, ')') + "\n"), "compiled");
+  EXPECT_NE(failure(compiler({10}).get(),
+                    "root ::= " + std::string(400'000, '(') + "\"a\"" + std::string(400'000, ')') + "\n"),
+            "compiled");
 }
 
 TEST_F(GrammarCompilerTest, SmallGrammarsDoNotWaitForLargeOnes) {
@@ -144,7 +148,8 @@ TEST_F(GrammarCompilerTest, StopEndsWhatRunsAndWhatWaits) {
   auto some = compiler({kForever});
   std::vector<std::future<void>> callers;
   for (unsigned i = 0; i < 2; ++i) {
-    callers.push_back(std::async(std::launch::async, [&, i] { EXPECT_THROW(some->compile(slow_grammar(30'000, i)), CompileAborted); }));
+    callers.push_back(std::async(std::launch::async,
+                                 [&, i] { EXPECT_THROW(some->compile(slow_grammar(30'000, i)), CompileAborted); }));
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   some->stop();

@@ -32,8 +32,10 @@ TEST(RegexGrammar, TakesWhatMatchesFromEndToEnd) {
   };
   for (const RegexCase& one : cases) {
     const std::string grammar = "root ::= " + regex_grammar(one.regex, TextForm::kPlain, false).ebnf + "\n";
-    for (const std::string& text : one.match) EXPECT_TRUE(obeys(grammar, text)) << one.regex << " on " << text << "\n" << grammar;
-    for (const std::string& text : one.other) EXPECT_FALSE(obeys(grammar, text)) << one.regex << " on " << text << "\n" << grammar;
+    for (const std::string& text : one.match)
+      EXPECT_TRUE(obeys(grammar, text)) << one.regex << " on " << text << "\n" << grammar;
+    for (const std::string& text : one.other)
+      EXPECT_FALSE(obeys(grammar, text)) << one.regex << " on " << text << "\n" << grammar;
   }
 }
 
@@ -49,8 +51,10 @@ TEST(RegexGrammar, KnowsTheLengthsOfMatches) {
 }
 
 TEST(RegexGrammar, RefusesWhatIsNotRegular) {
-  for (const char* regex : {"a(?=b)", "(?!a)", "(?<=a)b", "(?i)a", "(a)\\1", "\\bword", "a$b", "(^a)", "(", ")", "[", "a**b(", "*a", "a++",
-                            "a{3,2}", "\\p{L}", "a{999999}", "((a{200}){200}){200}", "[b-a]", "\xff"}) {
+  for (const char* regex :
+       {"a(?=b)", "(?!a)", "(?<=a)b", "(?i)a", "(a)\\1", "\\bword", "a$b",    "(^a)",      "(",
+        ")",      "[",     "a**b(",   "*a",    "a++",    "a{3,2}",  "\\p{L}", "a{999999}", "((a{200}){200}){200}",
+        "[b-a]",  "\xff"}) {
     try {
       regex_grammar(regex, TextForm::kPlain, false);
       ADD_FAILURE() << regex << " was taken";

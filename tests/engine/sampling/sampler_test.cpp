@@ -196,8 +196,13 @@ TEST(Sampler, PenaltiesAndBiasHaveTheirDocumentedSize) {
   EXPECT_NEAR(edited_logit(2, {.frequency_penalty = -0.5f}, three_times), 3.5, 1e-5);
   EXPECT_NEAR(edited_logit(2, {.logit_bias = {{0, -1.5f}}}, kNoHistory), 0.5, 1e-5);
   // The order is bias, repetition, frequency and presence, temperature.
-  EXPECT_NEAR(edited_logit(2, {.temperature = 0.5f, .repetition_penalty = 2, .presence_penalty = 0.25f,
-                               .frequency_penalty = 0.5f, .logit_bias = {{0, 2.0f}}}, three_times),
+  EXPECT_NEAR(edited_logit(2,
+                           {.temperature = 0.5f,
+                            .repetition_penalty = 2,
+                            .presence_penalty = 0.25f,
+                            .frequency_penalty = 0.5f,
+                            .logit_bias = {{0, 2.0f}}},
+                           three_times),
               (4.0 / 2 - 1.5 - 0.25) / 0.5, 1e-5);
 }
 
@@ -208,9 +213,13 @@ TEST(Sampler, PenaltiesOfAnySizeLeaveLogitsFinite) {
   for (const float repetition : {1e-45f, 1e-38f, 1e-3f, 10.0f}) {
     for (const float other : {-2.0f, 0.0f, 2.0f}) {
       for (const float temperature : {0.0f, 1e-5f, 1.0f, 2.0f}) {
-        const SamplingParams params{.temperature = temperature, .min_p = 0.1f, .repetition_penalty = repetition,
-                                    .presence_penalty = other, .frequency_penalty = other};
-        EXPECT_EQ(Sampler().sample(logits, {params, history}, {1, 0, 0}), 0) << repetition << ' ' << other << ' ' << temperature;
+        const SamplingParams params{.temperature = temperature,
+                                    .min_p = 0.1f,
+                                    .repetition_penalty = repetition,
+                                    .presence_penalty = other,
+                                    .frequency_penalty = other};
+        EXPECT_EQ(Sampler().sample(logits, {params, history}, {1, 0, 0}), 0)
+            << repetition << ' ' << other << ' ' << temperature;
       }
     }
   }

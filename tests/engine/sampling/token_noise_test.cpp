@@ -145,7 +145,7 @@ TEST_P(Coupling, ADraftIsTheTargetsTokenAsOftenAsPromised) {
   }
   const double rate = static_cast<double>(same) / static_cast<double>(kNoiseDraws);
   EXPECT_NEAR(rate, promised, 0.015);
-  EXPECT_LE(rate, overlap + 0.015);  // the acceptance of rejection sampling, which no method exceeds
+  EXPECT_LE(rate, overlap + 0.015);                  // the acceptance of rejection sampling, which no method exceeds
   EXPECT_GE(rate, overlap / (2 - overlap) - 0.015);  // (1 - distance) / (1 + distance)
 }
 

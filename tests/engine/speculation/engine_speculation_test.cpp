@@ -72,8 +72,8 @@ class SpeculationMethod : public Speculation, public ::testing::WithParamInterfa
 
 TEST_P(SpeculationMethod, GreedyOutputIsPlainDecodings) {
   start_all();
-  for (const json& policy : {json(), json{{"policy", "streaming"}, {"tokens", 192}},
-                             json{{"policy", "snapkv"}, {"tokens", 256}}}) {
+  for (const json& policy :
+       {json(), json{{"policy", "streaming"}, {"tokens", 192}}, json{{"policy", "snapkv"}, {"tokens", 256}}}) {
     int64_t accepted = 0;
     for (uint64_t seed = 0; seed < 10; ++seed) {
       GenerationRequest request = make_request(3 + static_cast<int64_t>(seed) * 31, 200, seed);
@@ -402,7 +402,9 @@ TEST_F(Speculation, WithoutADraftModelAutoDraftsOnTheFourBitCopyOverTheLastToken
 // A draft model with fewer outputs than the vocabulary has tokens, as with padded vocabularies.
 class ShortDraft final : public Model {
  public:
-  explicit ShortDraft(int64_t vocabulary) : whole_(make_draft(12)), config_(whole_->config()) { config_.vocab_size = vocabulary; }
+  explicit ShortDraft(int64_t vocabulary) : whole_(make_draft(12)), config_(whole_->config()) {
+    config_.vocab_size = vocabulary;
+  }
   const ModelConfig& config() const override { return config_; }
   int64_t weight_bytes() const override { return 0; }
   const std::shared_ptr<kernels::KvBackend>& kv_backend() const override { return whole_->kv_backend(); }
@@ -437,7 +439,8 @@ TEST_F(Speculation, ADraftMayLackThePaddingOfTheVocabulary) {
   for (uint64_t seed = 0; seed < 8; ++seed) {
     GenerationRequest request = make_request(20, 60, seed);
     // Requests with other seeds may sample tokens that the draft does not have.
-    for (TokenId token = 40; seed < 4 && token < kFakeVocab; ++token) request.sampling.logit_bias.emplace_back(token, -100.0f);
+    for (TokenId token = 40; seed < 4 && token < kFakeVocab; ++token)
+      request.sampling.logit_bias.emplace_back(token, -100.0f);
     request.sampling.frequency_penalty = 0.1f;
     const ChoiceResult plain = run(request);
     request.speculative = {{"method", "draft_model"}, {"adaptive", false}};
@@ -446,7 +449,8 @@ TEST_F(Speculation, ADraftMayLackThePaddingOfTheVocabulary) {
     EXPECT_EQ(drafts.error, "");
     EXPECT_EQ(drafts.tokens, plain.tokens);
     drafted += usage.speculation.drafted;
-    const bool strange = std::any_of(plain.tokens.begin(), plain.tokens.end() - 1, [](TokenId token) { return token >= 40; });
+    const bool strange =
+        std::any_of(plain.tokens.begin(), plain.tokens.end() - 1, [](TokenId token) { return token >= 40; });
     EXPECT_EQ(usage.speculation.fallbacks, strange ? 1 : 0);
     fallbacks += usage.speculation.fallbacks;
   }
@@ -464,7 +468,9 @@ TEST_F(Speculation, ADraftThatComputesNanOrInfinityIsGivenUp) {
       int4_model = make_draft(2);
       std::atomic<bool> breaks = false;
       for (FakeModel* draft : {draft_model.get(), int4_model.get()}) {
-        draft->bias = [&, bias = draft->bias](TokenId token) { return bias(token) + (breaks && token == 5 ? broken : 0.0f); };
+        draft->bias = [&, bias = draft->bias](TokenId token) {
+          return bias(token) + (breaks && token == 5 ? broken : 0.0f);
+        };
         draft->on_forward = [&, passes = 0](std::span<const SequenceInput> batch) mutable {
           passes += batch[0].n_logits > 0 ? 1 : 0;
           if (passes > 5) breaks = true;  // the first rounds draft
@@ -568,7 +574,8 @@ TEST_F(Speculation, BadValuesNameTheKey) {
   expect({{"method", "ngram"}, {"tokens", 2.5}}, "speculative.tokens", "found 2.5");
   expect({{"method", "ngram"}, {"adaptive", 1}}, "speculative.adaptive", "true or false");
   expect({{"method", "ngram"}, {"ngram_min", 4}, {"ngram_max", 3}}, "speculative.ngram_max", "[4, 8], found 3");
-  expect({{"method", "ngram"}, {"kv_cache", "full"}}, "speculative.kv_cache", "the method \"ngram\" has no such parameter");
+  expect({{"method", "ngram"}, {"kv_cache", "full"}}, "speculative.kv_cache",
+         "the method \"ngram\" has no such parameter");
   expect({{"method", "off"}, {"tokens", 4}}, "speculative.tokens", "takes no parameters");
   expect({{"method", "draft_model"}}, "speculative.method", "draft_model");
   expect({{"method", "auto"}, {"kv_cache", "full"}}, "speculative.kv_cache", "loaded neither");

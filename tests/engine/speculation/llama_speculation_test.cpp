@@ -25,7 +25,10 @@ std::vector<json> drafts(bool full) {
                            {{"method", "self"}, {"weights", "int4"}, {"tokens", 6}, {"adaptive", false}},
                            {{"method", "auto"}}};
   if (full) {
-    all.push_back({{"method", "self"}, {"kv_cache", {{"policy", "pillar_attn"}, {"tokens", 128}}}, {"tokens", 5}, {"adaptive", false}});
+    all.push_back({{"method", "self"},
+                   {"kv_cache", {{"policy", "pillar_attn"}, {"tokens", 128}}},
+                   {"tokens", 5},
+                   {"adaptive", false}});
     all.push_back({{"method", "self"}, {"kv_cache", "pillar_attn"}, {"weights", "int4"}});
     all.push_back({{"method", "self"}, {"kv_cache", {{"policy", "sparse"}, {"read", 0.25}}}, {"adaptive", false}});
   }
@@ -60,9 +63,9 @@ TEST(LlamaSpeculation, OutputIsPlainDecodingsUnderEveryPolicy) {
   EngineImpl engine(std::move(parts));
 
   int64_t accepted = 0, rejected = 0;
-  for (const json& policy : {json(), json{{"policy", "streaming"}, {"tokens", 192}},
-                             json{{"policy", "snapkv"}, {"tokens", 256}},
-                             json{{"policy", "random"}, {"tokens", 256}}}) {
+  for (const json& policy :
+       {json(), json{{"policy", "streaming"}, {"tokens", 192}}, json{{"policy", "snapkv"}, {"tokens", 256}},
+        json{{"policy", "random"}, {"tokens", 256}}}) {
     for (uint64_t seed = 0; seed < 3; ++seed) {
       GenerationRequest request = make_request(20 + static_cast<int64_t>(seed) * 90, 150, seed);
       request.sampling.temperature = seed == 0 ? 0.0f : 0.9f;
@@ -117,9 +120,10 @@ TEST_F(RealModelSpeculation, CopyingTakesFewPassesAndEveryMethodAgreesWithPlainD
       EXPECT_EQ(read_all(*streams[i])[0].tokens, plain) << question << ' ' << drafts(true)[i - 1];
     }
   }
-  const auto copying = start("Repeat this text exactly: In 1923, the explorer Amelia Thornton set out from Lisbon with "
-                             "seven companions and two mules. They crossed the Pyrenees in late autumn.",
-                             {{"method", "ngram"}, {"adaptive", false}}, 0);
+  const auto copying = start(
+      "Repeat this text exactly: In 1923, the explorer Amelia Thornton set out from Lisbon with "
+      "seven companions and two mules. They crossed the Pyrenees in late autumn.",
+      {{"method", "ngram"}, {"adaptive", false}}, 0);
   EXPECT_THAT(read_all(*copying)[0].tokens, SizeIs(::testing::Ge(20)));
   const RequestUsage usage = copying->usage();
   EXPECT_LE(2 * usage.timings.decode_passes, usage.completion_tokens);

@@ -1,9 +1,9 @@
 // Look-up drafts, the acceptance estimate and the choice of how much to draft.
 #include <gmock/gmock.h>
 
-#include "kernels/random.h"
 #include "engine/speculation/adaptive.h"
 #include "engine/speculation/ngram_index.h"
+#include "kernels/random.h"
 
 namespace smartkv {
 namespace {

@@ -40,7 +40,9 @@ class PillarCacheTest : public testing::Test {
     const json spec = {{"policy", "pillar_attn"}, {"tokens", tokens}};
     return policies_.emplace_back(make_pillar_policy(context_, spec, 4))->new_sequence(prompt_tokens);
   }
-  static PillarCache* pillar(const std::unique_ptr<SequenceCache>& draft) { return static_cast<PillarCache*>(draft.get()); }
+  static PillarCache* pillar(const std::unique_ptr<SequenceCache>& draft) {
+    return static_cast<PillarCache*>(draft.get());
+  }
   // Returns the attention outputs of the next token, which is rolled back.
   std::vector<std::vector<float>> next(SequenceCache* cache) {
     auto seen = driver_.pass(cache, 1);

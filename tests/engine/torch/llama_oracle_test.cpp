@@ -10,7 +10,8 @@ namespace smartkv {
 namespace {
 
 double oracle_error(const std::vector<float>& found, const torch::Tensor& expected) {
-  const torch::Tensor actual = torch::from_blob(const_cast<float*>(found.data()), expected.sizes().vec()).to(torch::kFloat64);
+  const torch::Tensor actual =
+      torch::from_blob(const_cast<float*>(found.data()), expected.sizes().vec()).to(torch::kFloat64);
   return ((actual - expected).norm() / expected.norm()).item<double>();
 }
 
@@ -67,8 +68,8 @@ TEST_P(LlamaVariants, Bf16IsNearerThanLibTorchInBf16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, LlamaVariants,
-                         testing::Values("gqa", "mha", "head128", "untied", "biases", "llama3", "yarn", "linear", "dynamic",
-                                         "qwen3", "olmo2", "smollm3", "partial", "granite"));
+                         testing::Values("gqa", "mha", "head128", "untied", "biases", "llama3", "yarn", "linear",
+                                         "dynamic", "qwen3", "olmo2", "smollm3", "partial", "granite"));
 
 }  // namespace
 }  // namespace smartkv

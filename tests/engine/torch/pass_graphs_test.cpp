@@ -24,7 +24,8 @@ using testing::IsEmpty;
 // A recorder of graphs that notes each call.
 class NotingRecorder final : public GraphRecorder {
  public:
-  explicit NotingRecorder(std::vector<std::string>* notes, bool can_capture = true) : notes_(notes), can_capture_(can_capture) {}
+  explicit NotingRecorder(std::vector<std::string>* notes, bool can_capture = true)
+      : notes_(notes), can_capture_(can_capture) {}
   void warm_up(const std::function<void()>& work) override {
     notes_->push_back("warm up");
     work();
@@ -102,8 +103,9 @@ TEST_F(Graphs, TellHowManyThereAreWhenThatChanged) {
   }
   using testing::Pair;
   const std::string end = " rows take 2.5 MB of device memory; ";
-  EXPECT_THAT(log_, ElementsAre(Pair(LogLevel::kInfo, "CUDA graphs: 2 for passes with 1" + end + "2 captured so far"),
-                                Pair(LogLevel::kInfo, "CUDA graphs: 4 for passes with 1, 8" + end + "4 captured so far")));
+  EXPECT_THAT(log_,
+              ElementsAre(Pair(LogLevel::kInfo, "CUDA graphs: 2 for passes with 1" + end + "2 captured so far"),
+                          Pair(LogLevel::kInfo, "CUDA graphs: 4 for passes with 1, 8" + end + "4 captured so far")));
 }
 
 TEST_F(Graphs, AreGivenUpWithAWarningWhereOneCannotBeCaptured) {
@@ -161,7 +163,8 @@ TEST_P(TorchGraphs, ComputeWhatTransformersDoes) {
   const std::vector<TokenId> tokens = item["tokens"];
   const GraphBackend backend;
   Served served(*weights, "f32", "auto", backend.loader());
-  for (const int64_t chunk : {64, 7, 7, 1}) expect_transformers(item, served.run(tokens, chunk), weights->config().vocab_size);
+  for (const int64_t chunk : {64, 7, 7, 1})
+    expect_transformers(item, served.run(tokens, chunk), weights->config().vocab_size);
   EXPECT_GT(backend.counts->replays, backend.counts->captures);
   EXPECT_THAT(*backend.warnings, IsEmpty());
 }
@@ -219,8 +222,9 @@ TEST(TorchPassGraphs, AreTheEnginesToUse) {
   const TinyWeights weights(config);
   const GraphBackend backend;
   const auto plain = tiny_engine(weights, torch_loader()), with_graphs = tiny_engine(weights, backend.loader());
-  const std::vector<GenerationRequest> requests = greedy_requests({{}, {{"policy", "snapkv"}, {"tokens", 256}}, "k4v4"},
-                                                                  {{}, {{"method", "ngram"}, {"ngram_min", 1}}, "self"}, 100);
+  const std::vector<GenerationRequest> requests =
+      greedy_requests({{}, {{"policy", "snapkv"}, {"tokens", 256}}, "k4v4"},
+                      {{}, {{"method", "ngram"}, {"ngram_min", 1}}, "self"}, 100);
   EXPECT_EQ(answers(with_graphs.get(), requests), answers(plain.get(), requests));
   EXPECT_GT(backend.counts->replays, 10 * backend.counts->captures);
   EXPECT_THAT(*backend.warnings, IsEmpty());

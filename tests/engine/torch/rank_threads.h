@@ -22,7 +22,8 @@ class RankThreads {
  public:
   // `weights` must outlive this object, which must outlive the model. kv_backends: one for each rank; null for the
   // CPU's.
-  RankThreads(const Weights& weights, const std::string& dtype, int size, std::vector<std::shared_ptr<kernels::KvBackend>> kv_backends = {})
+  RankThreads(const Weights& weights, const std::string& dtype, int size,
+              std::vector<std::shared_ptr<kernels::KvBackend>> kv_backends = {})
       : weights_(weights), size_(size), kv_backends_(std::move(kv_backends)) {
     kv_backends_.resize(static_cast<size_t>(size));
     options_.dtype = from_name<DataType>(dtype).value();
@@ -39,7 +40,9 @@ class RankThreads {
     link->join(std::move(group));
     return std::make_unique<LeadingModel>(std::move(part), link);
   }
-  CacheShape shape(int rank = 0) const { return llama_cache_shape(shard_config(weights_.config(), {rank, size_}), options_); }
+  CacheShape shape(int rank = 0) const {
+    return llama_cache_shape(shard_config(weights_.config(), {rank, size_}), options_);
+  }
 
   // Make the other ranks end as if killed: at the next message from rank 0, or at the next boundary at which they would
   // exchange what they hold.

@@ -117,7 +117,8 @@ class RecordedGraphs final : public GraphRecorder {
     void replay() override {
       ++counts_->replays;
       const std::vector<WatchedWork::Access> found = WatchedWork(work_, false).accesses();
-      if (found != captured_) throw std::logic_error("a graph was replayed whose work now has other addresses or operations");
+      if (found != captured_)
+        throw std::logic_error("a graph was replayed whose work now has other addresses or operations");
     }
 
    private:

@@ -69,16 +69,18 @@ TEST_P(TensorParallelLogits, EqualOneRanks) {
   Served one(weights, "f32", "auto", torch_loader());
   RankThreads threads(weights, "f32", ranks);
   Served several(threads.lead(), threads.shape());
-  for (const int64_t chunk : {64, 5}) EXPECT_LT(relative_error(several.run(tokens, chunk), one.run(tokens, chunk)), kRounding) << chunk;
+  for (const int64_t chunk : {64, 5})
+    EXPECT_LT(relative_error(several.run(tokens, chunk), one.run(tokens, chunk)), kRounding) << chunk;
   EXPECT_EQ(several.model->ranks(), ranks);
   EXPECT_EQ(several.model->config().n_kv_heads, 3);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, TensorParallelLogits,
-                         testing::Combine(testing::Values(ModelCase{"plain", three_heads}, ModelCase{"biases", with_biases},
-                                                          ModelCase{"normed_output", normed_output}, ModelCase{"odd_shapes", odd_shapes}),
-                                          testing::Values(2, 3)),
-                         [](const auto& item) { return std::get<0>(item.param).name + std::to_string(std::get<1>(item.param)); });
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, TensorParallelLogits,
+    testing::Combine(testing::Values(ModelCase{"plain", three_heads}, ModelCase{"biases", with_biases},
+                                     ModelCase{"normed_output", normed_output}, ModelCase{"odd_shapes", odd_shapes}),
+                     testing::Values(2, 3)),
+    [](const auto& item) { return std::get<0>(item.param).name + std::to_string(std::get<1>(item.param)); });
 
 TEST(TensorParallel, LogitsOf16BitsEqualOneRanksUpToTheirRounding) {
   const TinyWeights weights(three_heads());
@@ -129,8 +131,10 @@ TEST_P(TensorParallelPolicies, AreOneRanks) {
   EXPECT_EQ(found.stats.tokens_kept, expected.stats.tokens_kept);
   // Each rank counts as much as the one that holds most. With heads of equal size, two ranks count two heads each, and
   // three count one.
-  const double bytes = static_cast<double>(expected.stats.bytes) * (ranks == 2 ? 4.0 / 3 : 1), held = static_cast<double>(found.stats.bytes);
-  const bool shares = spec.is_object() && (name == "gated_eviction" || name.starts_with("gated_eviction_") || name == "snapkv_shared");
+  const double bytes = static_cast<double>(expected.stats.bytes) * (ranks == 2 ? 4.0 / 3 : 1),
+               held = static_cast<double>(found.stats.bytes);
+  const bool shares =
+      spec.is_object() && (name == "gated_eviction" || name.starts_with("gated_eviction_") || name == "snapkv_shared");
   if (shares) {
     EXPECT_GT(held, 0.95 * static_cast<double>(expected.stats.bytes));
     EXPECT_LT(held, 1.5 * bytes);
@@ -147,14 +151,20 @@ INSTANTIATE_TEST_SUITE_P(Registry, TensorParallelPolicies,
                                             return names;
                                           }()),
                                           testing::Values(2, 3)),
-                         [](const auto& item) { return std::get<0>(item.param) + "_" + std::to_string(std::get<1>(item.param)); });
+                         [](const auto& item) {
+                           return std::get<0>(item.param) + "_" + std::to_string(std::get<1>(item.param));
+                         });
 
 TEST(TensorParallel, RefusesWhatComparesAllHeadsQueryByQuery) {
   const TinyWeights weights(three_heads());
   RankThreads threads(weights, "f32", 2);
   Served several(threads.lead(), threads.shape());
-  EXPECT_THAT([&] { several.model->make_policy(several.context, {{"policy", "full"}, {"shadow", 0.5}}); },
-              testing::ThrowsMessage<CacheError>(AllOf(HasSubstr("tensor_parallel 2"), HasSubstr("\"full\", which compares attention over all KV heads"))));
+  EXPECT_THAT(
+      [&] {
+        several.model->make_policy(several.context, {{"policy", "full"}, {"shadow", 0.5}});
+      },
+      testing::ThrowsMessage<CacheError>(
+          AllOf(HasSubstr("tensor_parallel 2"), HasSubstr("\"full\", which compares attention over all KV heads"))));
 }
 
 // Runs an uncommitted pass of some tokens over a cache. Returns the logits of each token.
@@ -167,7 +177,8 @@ std::vector<float> pass(Model& model, SequenceCache& cache, std::span<const Toke
 
 TEST(TensorParallel, ForksRollbackAndResumeHappenOnEveryRank) {
   const TinyWeights weights(three_heads());
-  const std::vector<TokenId> a = some_tokens(130, weights.config().vocab_size, 1), b = some_tokens(30, weights.config().vocab_size, 2);
+  const std::vector<TokenId> a = some_tokens(130, weights.config().vocab_size, 1),
+                             b = some_tokens(30, weights.config().vocab_size, 2);
   RankThreads threads(weights, "f32", 2);
   Served several(threads.lead(), threads.shape()), one(weights, "f32", "auto", torch_loader());
   const auto story = [&](Served& served) {
@@ -198,7 +209,9 @@ TEST(TensorParallel, ForksRollbackAndResumeHappenOnEveryRank) {
 class FailingBackend final : public kernels::ForwardingKvBackend {
  public:
   FailingBackend() : ForwardingKvBackend(kernels::make_cpu_kv_backend(nullptr)) {}
-  std::byte* allocate(size_t bytes) override { return fails ? throw std::bad_alloc() : ForwardingKvBackend::allocate(bytes); }
+  std::byte* allocate(size_t bytes) override {
+    return fails ? throw std::bad_alloc() : ForwardingKvBackend::allocate(bytes);
+  }
 
   std::atomic<bool> fails = false;
 };
@@ -209,7 +222,8 @@ TEST(TensorParallel, ACacheThatFailsOnOneRankEndsItsSequenceAlone) {
   RankThreads threads(weights, "f32", 2, {nullptr, failing});
   Served several(threads.lead(), threads.shape()), one(weights, "f32", "auto", torch_loader());
   const std::vector<TokenId> tokens = some_tokens(40, weights.config().vocab_size, 1);
-  const auto good = several.policy->new_sequence(0), bad = several.policy->new_sequence(0), alone = one.policy->new_sequence(0);
+  const auto good = several.policy->new_sequence(0), bad = several.policy->new_sequence(0),
+             alone = one.policy->new_sequence(0);
   pass(*several.model, *good, tokens);
   pass(*several.model, *bad, tokens);
   pass(*one.model, *alone, tokens);
@@ -236,9 +250,14 @@ TEST(TensorParallel, ACacheThatFailsOnOneRankEndsItsSequenceAlone) {
 TEST(TensorParallel, TheEngineAnswersAsOverOneRank) {
   const TinyWeights weights(three_heads());
   RankThreads threads(weights, "f32", 3);
-  const auto several = tiny_engine(weights, threads.lead(), threads.shape()), one = tiny_engine(weights, torch_loader());
+  const auto several = tiny_engine(weights, threads.lead(), threads.shape()),
+             one = tiny_engine(weights, torch_loader());
   const std::vector<GenerationRequest> requests =
-      greedy_requests({{}, {{"policy", "snapkv"}, {"tokens", 256}}, "k4v4", "balanced", {{"policy", "snapkv"}, {"tokens", 192}, {"sizes", "shared"}}},
+      greedy_requests({{},
+                       {{"policy", "snapkv"}, {"tokens", 256}},
+                       "k4v4",
+                       "balanced",
+                       {{"policy", "snapkv"}, {"tokens", 192}, {"sizes", "shared"}}},
                       {{}, {{"method", "ngram"}, {"ngram_min", 1}}, "draft_model"}, 60);
   for (int time = 0; time < 2; ++time) {  // the second time the prompts are prefix hits
     EXPECT_EQ(answers(several.get(), requests), answers(one.get(), requests));
@@ -246,7 +265,8 @@ TEST(TensorParallel, TheEngineAnswersAsOverOneRank) {
   EXPECT_THAT(several->describe()["speculative_methods"].dump(), HasSubstr("ngram"));
   GenerationRequest drafts_itself = make_request(10, 10);
   drafts_itself.speculative = "self";
-  EXPECT_THAT([&] { several->submit(drafts_itself); }, testing::ThrowsMessage<RequestError>(HasSubstr("\"self\" needs a single process")));
+  EXPECT_THAT([&] { several->submit(drafts_itself); },
+              testing::ThrowsMessage<RequestError>(HasSubstr("\"self\" needs a single process")));
 }
 
 // No further pass comes that would tell the other ranks.
@@ -286,7 +306,8 @@ TEST(TensorParallel, ACacheThatFailsAtABoundaryEndsItsSequenceAlone) {
   EXPECT_THROW(bad->commit(64), std::bad_alloc);
   failing->fails = false;
   good->commit(64);
-  EXPECT_EQ(pass(*several.model, *good, std::span(tokens).first(3)).size(), 3 * static_cast<size_t>(weights.config().vocab_size));
+  EXPECT_EQ(pass(*several.model, *good, std::span(tokens).first(3)).size(),
+            3 * static_cast<size_t>(weights.config().vocab_size));
   EXPECT_EQ(several.model->lost(), "");
 }
 

@@ -13,7 +13,8 @@
 namespace smartkv {
 
 // Returns an engine in f32 that drafts with the same model on the native backend. shape: of the model's caches.
-inline std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, std::unique_ptr<Model> model, const CacheShape& shape,
+inline std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, std::unique_ptr<Model> model,
+                                               const CacheShape& shape,
                                                std::unique_ptr<ThreadPool> threads = std::make_unique<ThreadPool>(1),
                                                const EngineOptions& options = {}) {
   EngineParts parts;
@@ -39,8 +40,8 @@ inline std::unique_ptr<EngineImpl> tiny_engine(const Weights& weights, const Bac
 
 // Returns requests with one prompt, under each policy with each kind of draft, and one for two choices. All are greedy,
 // so rounding changes an answer only if it moves the greatest logit.
-inline std::vector<GenerationRequest> greedy_requests(const std::vector<nlohmann::json>& policies, const std::vector<nlohmann::json>& drafts,
-                                                      int64_t max_tokens) {
+inline std::vector<GenerationRequest> greedy_requests(const std::vector<nlohmann::json>& policies,
+                                                      const std::vector<nlohmann::json>& drafts, int64_t max_tokens) {
   std::vector<GenerationRequest> requests;
   const auto add = [&](int64_t tokens) -> GenerationRequest& {
     requests.push_back(make_request(150, tokens));

@@ -19,7 +19,9 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-Served torch_served(const Weights& weights, const std::string& dtype) { return {weights, dtype, "auto", torch_loader()}; }
+Served torch_served(const Weights& weights, const std::string& dtype) {
+  return {weights, dtype, "auto", torch_loader()};
+}
 
 // Compares with transformers, whole and in chunks. Chunks lead to other products, with the same values up to rounding.
 void expect_reference(const Weights& weights, const nlohmann::json& item) {
@@ -43,7 +45,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, TorchArchitectureCase, testing::ValuesIn(names_o
 class TorchArchitectureFile : public testing::TestWithParam<const char*> {};
 
 TEST_P(TorchArchitectureFile, GgufEqualsTransformers) {
-  expect_reference(*Weights::open(kArchitectures / (std::string(GetParam()) + ".gguf")), architecture_cases()[GetParam()]);
+  expect_reference(*Weights::open(kArchitectures / (std::string(GetParam()) + ".gguf")),
+                   architecture_cases()[GetParam()]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, TorchArchitectureFile, testing::ValuesIn(kGgufCases),
@@ -71,7 +74,8 @@ TEST_P(TorchRows, DifferByRoundingAloneAndInChunks) {
     const std::vector<float> found = served.run(tokens, chunk);
     const double error = relative_error(found, alone);
     EXPECT_LT(error, GetParam() == std::string("f32") ? 1e-5 : 0.02) << chunk;
-    std::cout << GetParam() << ", chunks of " << chunk << ": " << (found == alone ? "the same bits" : "other bits, relative error ")
+    std::cout << GetParam() << ", chunks of " << chunk << ": "
+              << (found == alone ? "the same bits" : "other bits, relative error ")
               << (found == alone ? "" : std::to_string(error)) << '\n';
   }
 }
@@ -83,9 +87,11 @@ TEST(TorchBackend, ABatchGivesEachSequenceItsOwn) {
   const TinyWeights weights(tiny_config());
   Served served = torch_served(weights, "f32");
   const int64_t vocab = weights.config().vocab_size;
-  const std::vector<TokenId> a = some_tokens(100, vocab, 1), b = some_tokens(33, vocab, 2), c = some_tokens(1, vocab, 3);
+  const std::vector<TokenId> a = some_tokens(100, vocab, 1), b = some_tokens(33, vocab, 2),
+                             c = some_tokens(1, vocab, 3);
   const std::vector<float> alone_a = served.run(a, 512), alone_c = served.run(c, 512);
-  const auto cache_a = served.policy->new_sequence(0), cache_b = served.policy->new_sequence(0), cache_c = served.policy->new_sequence(0);
+  const auto cache_a = served.policy->new_sequence(0), cache_b = served.policy->new_sequence(0),
+             cache_c = served.policy->new_sequence(0);
   const SequenceInput batch[] = {{a, cache_a.get(), 3}, {b, cache_b.get(), 0}, {c, cache_c.get(), 1}};
   std::vector<float> logits(static_cast<size_t>(4 * vocab));
   served.model->forward(batch, logits.data());
@@ -124,7 +130,8 @@ OneLayer one_layer(const Weights& weights, ProductType type, std::span<const Tok
   found.logits.resize(tokens.size() * static_cast<size_t>(config.vocab_size));
   backend->embed(tokens);
   backend->project(0, found.qkv.data());
-  const std::vector<float> attended(tokens.size() * static_cast<size_t>(config.n_heads * config.head_dim));  // 0 in every type
+  const std::vector<float> attended(tokens.size() *
+                                    static_cast<size_t>(config.n_heads * config.head_dim));  // 0 in every type
   backend->finish_layer(0, attended.data());
   backend->head(found.logits.data());
   return found;
@@ -133,7 +140,8 @@ OneLayer one_layer(const Weights& weights, ProductType type, std::span<const Tok
 TEST(TorchBackend, ProductsOfF16AreThoseOfF32ButForRounding) {
   const TinyWeights weights(tiny_config());
   const std::vector<TokenId> tokens = some_tokens(7, weights.config().vocab_size, 1);
-  const OneLayer f32 = one_layer(weights, ProductType::kF32, tokens), f16 = one_layer(weights, ProductType::kF16, tokens);
+  const OneLayer f32 = one_layer(weights, ProductType::kF32, tokens),
+                 f16 = one_layer(weights, ProductType::kF16, tokens);
   for (const auto& [found, expected] : {std::pair{&f16.qkv, &f32.qkv}, {&f16.logits, &f32.logits}}) {
     const double error = relative_error(*found, *expected);
     EXPECT_GT(error, 1e-5);
@@ -172,7 +180,8 @@ TEST(TorchBackend, TheEngineAnswersAsOverTheNativeBackend) {
 TEST(TorchBackend, LogitsOf16BitWeightsAreNotRoundedTo16Bits) {
   const TinyWeights weights(tiny_config());
   int64_t rounded = 0;
-  const std::vector<float> logits = torch_served(weights, "bf16").run(some_tokens(3, weights.config().vocab_size, 1), 3);
+  const std::vector<float> logits =
+      torch_served(weights, "bf16").run(some_tokens(3, weights.config().vocab_size, 1), 3);
   for (const float logit : logits) rounded += (std::bit_cast<uint32_t>(logit) & 0xffff) == 0 ? 1 : 0;
   EXPECT_LT(rounded, static_cast<int64_t>(logits.size()) / 100);
 }
@@ -194,7 +203,8 @@ class TorchModule : public testing::Test {
 TEST_F(TorchModule, HoldsTheSameBackend) {
   const TinyWeights weights(tiny_config());
   const std::vector<TokenId> tokens = some_tokens(50, weights.config().vocab_size, 1);
-  Served direct = torch_served(weights, "bf16"), loaded(weights, "bf16", "auto", [&](const Weights& served, kernels::KvType type) {
+  Served direct = torch_served(weights, "bf16"),
+         loaded(weights, "bf16", "auto", [&](const Weights& served, kernels::KvType type) {
            return load_torch_backend(module_, served, product_of(type), "cpu", 2);
          });
   EXPECT_EQ(loaded.run(tokens, 512), direct.run(tokens, 512));
@@ -202,7 +212,8 @@ TEST_F(TorchModule, HoldsTheSameBackend) {
 }
 
 TEST_F(TorchModule, ErrorsComeThroughAsTheModels) {
-  EXPECT_THAT(error_of(folder_ / "libsmartkv_training.so"), HasSubstr("does not export smartkv_torch_backend_interface"));
+  EXPECT_THAT(error_of(folder_ / "libsmartkv_training.so"),
+              HasSubstr("does not export smartkv_torch_backend_interface"));
   ModelConfig config = tiny_config();
   const TinyWeights weights(config);
   struct Lacking final : Weights {

@@ -17,7 +17,8 @@ TEST_P(TorchPolicies, DecodesAsTheNativeBackend) {
   const std::vector<TokenId> tokens = some_tokens(440, weights.config().vocab_size, 3);
   Served native(weights, "f32"), torch_backend(weights, "f32", "auto", torch_loader());
   const nlohmann::json spec = compressing_spec(GetParam());
-  const PolicyRun expected = run_policy(&native, spec, tokens, 340), found = run_policy(&torch_backend, spec, tokens, 340);
+  const PolicyRun expected = run_policy(&native, spec, tokens, 340),
+                  found = run_policy(&torch_backend, spec, tokens, 340);
   // Rounding moves some values of quantized pages to a neighbouring code.
   EXPECT_LT(relative_error(found.logits, expected.logits), GetParam() == "full" ? 1e-3 : 5e-3);
   EXPECT_EQ(found.stats.tokens_kept, expected.stats.tokens_kept);
@@ -30,7 +31,8 @@ TEST_P(TorchPolicies, DecodesAsTheNativeBackend) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, TorchPolicies, testing::ValuesIn(policy_names()), [](const auto& item) { return item.param; });
+INSTANTIATE_TEST_SUITE_P(Registry, TorchPolicies, testing::ValuesIn(policy_names()),
+                         [](const auto& item) { return item.param; });
 
 }  // namespace
 }  // namespace smartkv

@@ -145,7 +145,8 @@ TEST(SpeculationReport, SaysInATableAndInJsonWhatWasMeasured) {
                          .speedup = 1.5,
                          .speedup_min = 1.4,
                          .bound = 2.25});
-  report.rows.push_back({.workload = "adversarial", .method = "draft_model", .temperature = 1.3f, .difference = "prompt 0"});
+  report.rows.push_back(
+      {.workload = "adversarial", .method = "draft_model", .temperature = 1.3f, .difference = "prompt 0"});
   EXPECT_EQ(method_label(report.rows[0].method), "self(k4v4, tokens=3, int4)");
   EXPECT_EQ(method_label("auto"), "auto");
   const std::string table = report.to_table();

@@ -1,4 +1,5 @@
-// The commands that measure cache policies on texts and prompts, as a shell calls them: bench --long, run-suite, train-probe.
+// The commands that measure cache policies on texts and prompts, as a shell calls them: bench --long, run-suite,
+// train-probe.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,12 +13,12 @@
 namespace smartkv {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 using nlohmann::json;
 using test::Ran;
 using test::run;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);
@@ -39,7 +40,8 @@ class MeasuringCommands : public ::testing::Test {
   }
   static std::vector<json> run_suite(std::vector<const char*> more) {
     static const std::string model = model_->path();
-    std::vector<const char*> arguments = {"run-suite", "--model", model.c_str(), "--max-tokens", "40", "--threads", "1"};
+    std::vector<const char*> arguments = {"run-suite", "--model", model.c_str(), "--max-tokens", "40",
+                                          "--threads", "1"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Ran ran = run(arguments);
     EXPECT_EQ(ran.code, kOk) << ran.error;
@@ -49,7 +51,8 @@ class MeasuringCommands : public ::testing::Test {
   }
   static Ran train_probe(const std::string& out, std::vector<const char*> more) {
     static const std::string model = model_->path();
-    std::vector<const char*> arguments = {"train-probe", "--model", model.c_str(), "--out", out.c_str(), "--threads", "1"};
+    std::vector<const char*> arguments = {"train-probe", "--model", model.c_str(), "--out", out.c_str(),
+                                          "--threads",   "1"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run(arguments);
   }
@@ -156,13 +159,14 @@ TEST_F(MeasuringCommands, TrainProbeSavesTheWorthOfEveryPair) {
   EXPECT_EQ(query_key["values"][0][0].size(), 64u);
   // The policy accepts the file.
   const std::string named = "mine=" + out;
-  const Ran answered = run({"generate", "--model", model_->path().c_str(), "--worth", named.c_str(), "--prompt", "Hi", "--max-tokens", "2",
-                            "--kv-cache", R"({"policy": "channel_packed", "worth": "mine"})"});
+  const Ran answered = run({"generate", "--model", model_->path().c_str(), "--worth", named.c_str(), "--prompt", "Hi",
+                            "--max-tokens", "2", "--kv-cache", R"({"policy": "channel_packed", "worth": "mine"})"});
   EXPECT_EQ(answered.code, kOk) << answered.error;
-  const Ran unknown = run({"generate", "--model", model_->path().c_str(), "--worth", named.c_str(), "--prompt", "Hi", "--max-tokens", "2",
-                           "--kv-cache", R"({"policy": "channel_packed", "worth": "yours"})"});
+  const Ran unknown = run({"generate", "--model", model_->path().c_str(), "--worth", named.c_str(), "--prompt", "Hi",
+                           "--max-tokens", "2", "--kv-cache", R"({"policy": "channel_packed", "worth": "yours"})"});
   EXPECT_EQ(unknown.code, kUsageError);
-  EXPECT_THAT(unknown.error, HasSubstr("kv_cache.worth: expected the name of a loaded worth file (mine), found \"yours\""));
+  EXPECT_THAT(unknown.error,
+              HasSubstr("kv_cache.worth: expected the name of a loaded worth file (mine), found \"yours\""));
   ASSERT_EQ(train_probe(out, {"--tokens", "512", "--importance", "magnitude"}).code, kOk);
   EXPECT_NE(parsed(out)["layers"], query_key["layers"]);
 }

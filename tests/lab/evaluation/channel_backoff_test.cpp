@@ -19,7 +19,7 @@ namespace {
 class ChannelBackoff : public testing::Test {
  protected:
   static constexpr const char* kModel = SMARTKV_SOURCE "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-  static constexpr int64_t kChecks = 256;                  // tokens between checks
+  static constexpr int64_t kChecks = 256;                 // tokens between checks
   static constexpr size_t kBefore = 1280, kAfter = 1024;  // tokens before the text turns, and after it
 
   std::vector<TokenId> read(const char* name) const {
@@ -54,7 +54,8 @@ TEST_F(ChannelBackoff, ATurnFromProseToCodeMakesAPackedLayerFull) {
   const std::vector<TokenId> prose = read("held_out.txt"), code = read("code.txt");
   ASSERT_GE(prose.size(), kBefore + kAfter);
   ASSERT_GE(code.size(), kAfter);
-  const auto policy = make_policy(context_, {{"policy", "channel_packed"}, {"storage", "codes"}, {"check_every", kChecks}, {"most_kl", 0.037}});
+  const auto policy = make_policy(
+      context_, {{"policy", "channel_packed"}, {"storage", "codes"}, {"check_every", kChecks}, {"most_kl", 0.037}});
   const auto goes_on = policy->new_sequence(1);
   run(goes_on.get(), std::span(prose).first(kBefore));
   EXPECT_GT(packed(*goes_on), 0.9);

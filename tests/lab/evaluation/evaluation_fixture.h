@@ -63,10 +63,12 @@ struct TinyEvaluation {
   std::unique_ptr<Model> llama = load_llama(weights, {.weights = WeightFormat::kF32}, threads);
   CacheShape shape = llama_cache_shape(llama->config(), {.weights = WeightFormat::kF32});
   PolicyContext context = policy_context(*llama, shape, &threads);
-  EvaluationModel model{*llama, threads, shape, [this](const nlohmann::json& spec) -> std::unique_ptr<KvCachePolicy> {
+  EvaluationModel model{*llama, threads, shape,
+                        [this](const nlohmann::json& spec) -> std::unique_ptr<KvCachePolicy> {
                           if (spec == "broken") return std::make_unique<BrokenPolicy>(make_policy(context, "full"));
                           return make_policy(context, spec);
-                        }, &context};
+                        },
+                        &context};
 
   std::vector<TokenId> text(int64_t n) const {
     std::mt19937 random(3);

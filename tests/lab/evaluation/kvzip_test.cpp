@@ -45,8 +45,10 @@ TEST(Kvzip, KeepsWhatScoredHighest) {
       }
       float least_kept = 2, most_lost = 0;
       for (size_t t = 4; t < 320; ++t) {
-        if (kept[t]) least_kept = std::min(least_kept, of_head[t]);
-        else most_lost = std::max(most_lost, of_head[t]);
+        if (kept[t])
+          least_kept = std::min(least_kept, of_head[t]);
+        else
+          most_lost = std::max(most_lost, of_head[t]);
       }
       EXPECT_GE(least_kept, most_lost) << layer << ", " << head;
     }
@@ -65,7 +67,8 @@ TEST(Kvzip, NamesWhatIsWrong) {
   };
   EXPECT_EQ(error_of("kvzip"), "no error");
   EXPECT_EQ(error_of({{"policy", "kvzip"}, {"tokens", 512}, {"sinks", 8}}), "no error");
-  EXPECT_THAT(error_of({{"policy", "kvzip"}, {"tokens", 10}}), testing::HasSubstr("kv_cache.tokens: expected at least"));
+  EXPECT_THAT(error_of({{"policy", "kvzip"}, {"tokens", 10}}),
+              testing::HasSubstr("kv_cache.tokens: expected at least"));
   EXPECT_THAT(error_of({{"policy", "kvzip"}, {"scorer", "learned"}}), testing::HasSubstr("kv_cache.scorer"));
   const int64_t most = tiny.llama->config().context_length;
   EXPECT_THROW(repeat_scores(tiny.model, ByteTokenizer(), tiny.text(most - 40)), EvaluationError);

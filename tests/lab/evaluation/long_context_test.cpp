@@ -31,8 +31,8 @@ LongContextReport measure(const TinyEvaluation& tiny, const LongContextOptions& 
 }
 
 // Returns the losses of tokens [scored, end) in a sequence with a prompt of `prompt` tokens.
-std::vector<double> losses_of_a_request(const TinyEvaluation& tiny, const nlohmann::json& spec, int64_t prompt, int64_t scored,
-                                        int64_t end) {
+std::vector<double> losses_of_a_request(const TinyEvaluation& tiny, const nlohmann::json& spec, int64_t prompt,
+                                        int64_t scored, int64_t end) {
   const std::vector<TokenId> text = tiny.text(501);
   const auto policy = make_policy(tiny.context, spec);
   const auto cache = policy->new_sequence(prompt);
@@ -76,7 +76,8 @@ TEST(LongContext, ARowIsWhatARequestOfThatLengthSees) {
                                      nlohmann::json{{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}}}) {
     const LongContextReport report = measure(tiny, options_of({spec}));
     for (const LongContextRow& row : report.rows) {
-      EXPECT_EQ(row.losses, losses_of_a_request(tiny, spec, row.tokens - 80, row.tokens - 150, row.tokens)) << spec << row.tokens;
+      EXPECT_EQ(row.losses, losses_of_a_request(tiny, spec, row.tokens - 80, row.tokens - 150, row.tokens))
+          << spec << row.tokens;
     }
   }
 }
@@ -99,7 +100,8 @@ TEST(LongContext, TellsWhatItsBytesAreSpentOn) {
   const LongContextRow& row = report.rows[2];
   EXPECT_GT(row.tiers.summaries, 0);
   EXPECT_EQ(row.tiers.packed, 0);
-  EXPECT_EQ(row.tiers.exact + row.tiers.summaries, static_cast<int64_t>(row.tokens_kept) * tiny.shape.bytes_per_token());
+  EXPECT_EQ(row.tiers.exact + row.tiers.summaries,
+            static_cast<int64_t>(row.tokens_kept) * tiny.shape.bytes_per_token());
 }
 
 TEST(LongContext, RefusesMarksThatAreNoLengths) {

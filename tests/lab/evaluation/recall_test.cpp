@@ -91,11 +91,13 @@ TEST(RecallPrompt, OneQuestionAsksForSeveralFacts) {
       EXPECT_EQ(question.text.find('@'), std::string::npos);
     }
   }
-  EXPECT_NE(make_recall_prompt(ByteTokenizer(), sentences(9000), {.facts_asked = 3}, 2000, 0, 1).questions[0].text.find(
-                "Secret numbers of Alice, Brian and Carol:"),
+  EXPECT_NE(make_recall_prompt(ByteTokenizer(), sentences(9000), {.facts_asked = 3}, 2000, 0, 1)
+                .questions[0]
+                .text.find("Secret numbers of Alice, Brian and Carol:"),
             std::string::npos);
   for (const int64_t asked : {0, 5}) {
-    EXPECT_THROW(make_recall_prompt(ByteTokenizer(), sentences(9000), {.facts_asked = asked}, 2000, 0, 1), EvaluationError);
+    EXPECT_THROW(make_recall_prompt(ByteTokenizer(), sentences(9000), {.facts_asked = asked}, 2000, 0, 1),
+                 EvaluationError);
   }
 }
 
@@ -110,7 +112,8 @@ TEST(RecallPrompt, VariablesStandInChains) {
     for (const RecallPrompt::Question& question : prompt.questions) {
       EXPECT_EQ(question.depth, -1);
       ASSERT_EQ(question.answers.size(), 2u);
-      const size_t first = text.find("VAR " + question.answers[0] + " = "), second = text.find("VAR " + question.answers[1] + " = VAR " + question.answers[0]);
+      const size_t first = text.find("VAR " + question.answers[0] + " = "),
+                   second = text.find("VAR " + question.answers[1] + " = VAR " + question.answers[0]);
       ASSERT_NE(first, std::string::npos);
       ASSERT_NE(second, std::string::npos);
       EXPECT_LT(first, second);
@@ -150,7 +153,8 @@ TEST(Recall, CountsSharesOfAnswers) {
     options.lengths = {1200};
     options.questions = 3;
     if (task != "facts") {
-      EXPECT_THROW(measure_recall(tiny.model, ByteTokenizer(), parse_policy_list("full"), sentences(2000), options), EvaluationError);  // a context of 512
+      EXPECT_THROW(measure_recall(tiny.model, ByteTokenizer(), parse_policy_list("full"), sentences(2000), options),
+                   EvaluationError);  // a context of 512
     }
     options.task = "riddles";
     EXPECT_THROW(make_recall_prompt(ByteTokenizer(), sentences(2000), options, 1200, 0, 1), EvaluationError);
@@ -169,15 +173,17 @@ TEST(Recall, AsksAgainAfterMoreText) {
   options.lengths = {240};
   options.questions = 8;
   options.again = 70;
-  const auto report = measure_recall(tiny.model, ByteTokenizer(), parse_policy_list(R"({"policy":"streaming","tokens":192})"),
-                                     sentences(2000), options);
+  const auto report =
+      measure_recall(tiny.model, ByteTokenizer(), parse_policy_list(R"({"policy":"streaming","tokens":192})"),
+                     sentences(2000), options);
   for (const auto& row : report.rows) {
     EXPECT_EQ(row["again_percent"], 0.0);  // a random model finds nothing
     EXPECT_EQ(row["correct_error"], 0.0);
     EXPECT_TRUE(row["relative_error"].is_null());
   }
   options.again = 9000;
-  EXPECT_THROW(measure_recall(tiny.model, ByteTokenizer(), parse_policy_list("full"), sentences(2000), options), EvaluationError);
+  EXPECT_THROW(measure_recall(tiny.model, ByteTokenizer(), parse_policy_list("full"), sentences(2000), options),
+               EvaluationError);
 }
 
 TEST(Recall, AsksAtLeastAsOftenAsToldAndSumsUp) {

@@ -18,7 +18,8 @@ const std::string kUsage =
     R"({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}})";
 
 TEST(SseParser, FindsEventsHoweverTheBytesAreCut) {
-  const std::string bytes = ": comment\nevent: x\ndata: one\n\ndata:two\r\ndata: three\r\n\r\n\n\ndata: {\"a\": 1}\n\ndata: cut";
+  const std::string bytes =
+      ": comment\nevent: x\ndata: one\n\ndata:two\r\ndata: three\r\n\r\n\n\ndata: {\"a\": 1}\n\ndata: cut";
   for (size_t piece = 1; piece <= bytes.size(); ++piece) {
     std::vector<std::string> events;
     SseParser parser([&](std::string_view data) { events.emplace_back(data); });
@@ -46,7 +47,9 @@ TEST(CompletionReader, TimesAWholeResponse) {
 
 TEST(CompletionReader, TakesUsageWhereverItStands) {
   CompletionReader reader;
-  reader.add(R"({"choices": [{"text": "a", "finish_reason": "length"}], "usage": {"prompt_tokens": 5, "completion_tokens": 1}})", 1);
+  reader.add(
+      R"({"choices": [{"text": "a", "finish_reason": "length"}], "usage": {"prompt_tokens": 5, "completion_tokens": 1}})",
+      1);
   reader.add("[DONE]", 1);
   EXPECT_TRUE(reader.finish(5, 1).completed());
   EXPECT_EQ(reader.finish(5, 1).per_token_s(), 0);

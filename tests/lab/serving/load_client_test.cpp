@@ -96,7 +96,8 @@ TEST_F(LoadClientTest, ReadsAGauge) {
 
 TEST(MetricValue, ReadsPrometheusText) {
   const std::string text =
-      "# HELP a_total x\na_total{m=\"}\",code=\"200\"} 3\na_total{code=\"429\"} 1e1\na_total_more{} 9\nb 1.5\nc{x=\"y\"} nonsense\n";
+      "# HELP a_total x\na_total{m=\"}\",code=\"200\"} 3\na_total{code=\"429\"} 1e1\na_total_more{} 9\nb "
+      "1.5\nc{x=\"y\"} nonsense\n";
   EXPECT_EQ(metric_value(text, "a_total"), 13);
   EXPECT_EQ(metric_value(text, "b"), 1.5);
   EXPECT_EQ(metric_value(text, "c"), std::nullopt);

@@ -34,7 +34,8 @@ TEST(ServerProcess, AServerThatSaysNothing) {
 
 TEST(ServerProcess, KeepsOurApiKeyToItself) {
   ::setenv("SMARTKV_API_KEY", "secret", 1);
-  const ServerProcess server(shell("echo \"key=$SMARTKV_API_KEY at http://127.0.0.1:1$SMARTKV_API_KEY/v1\"; exec sleep 1000"));
+  const ServerProcess server(
+      shell("echo \"key=$SMARTKV_API_KEY at http://127.0.0.1:1$SMARTKV_API_KEY/v1\"; exec sleep 1000"));
   ::unsetenv("SMARTKV_API_KEY");
   EXPECT_EQ(server.url(), "http://127.0.0.1:1");
 }

@@ -14,8 +14,13 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 RequestOutcome completed(int64_t tokens, double first, double last) {
-  return {.failure = {}, .prompt_tokens = 10, .output_tokens = tokens, .cached_tokens = 4, .retries = 1,
-          .first_token_s = first, .last_token_s = last};
+  return {.failure = {},
+          .prompt_tokens = 10,
+          .output_tokens = tokens,
+          .cached_tokens = 4,
+          .retries = 1,
+          .first_token_s = first,
+          .last_token_s = last};
 }
 
 ServingRun run_with(double tokens_per_s) {
@@ -26,7 +31,11 @@ ServingRun run_with(double tokens_per_s) {
   return run;
 }
 
-const ServingCase kCase{.name = "x", .what = "2 + 3 tokens", .requests = 2, .prompt_tokens = 2, .output_tokens = 3,
+const ServingCase kCase{.name = "x",
+                        .what = "2 + 3 tokens",
+                        .requests = 2,
+                        .prompt_tokens = 2,
+                        .output_tokens = 3,
                         .kv_cache_bytes = 96000000};
 
 TEST(Percentile, LiesBetweenTheNearestValues) {
@@ -81,7 +90,8 @@ TEST(ServingReport, ShowsWhatIsKnownAndWhatFailed) {
   failed.failure = "413: <never> fits";
   const std::vector<std::string> servers = {"full", "peer & co"};
   ServingReport report;
-  report.rows = serving_rows(kCase, servers, std::vector<size_t>{0, 1}, std::vector<std::vector<ServingRun>>{{known}, {failed}});
+  report.rows =
+      serving_rows(kCase, servers, std::vector<size_t>{0, 1}, std::vector<std::vector<ServingRun>>{{known}, {failed}});
   const ServingReport again = ServingReport::from_json(report.to_json());
   EXPECT_EQ(again.rows, report.rows);
   const std::string table = again.to_table();

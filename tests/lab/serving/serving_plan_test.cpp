@@ -53,8 +53,13 @@ TEST_F(ServingPlan, TheSameEveryTime) {
 }
 
 TEST_F(ServingPlan, QuestionsShareTheirTexts) {
-  const ServingCase one{.name = "x", .what = "", .requests = 8, .prompt_tokens = 120, .output_tokens = 1,
-                        .shared_texts = 4, .shared_tokens = 100};
+  const ServingCase one{.name = "x",
+                        .what = "",
+                        .requests = 8,
+                        .prompt_tokens = 120,
+                        .output_tokens = 1,
+                        .shared_texts = 4,
+                        .shared_tokens = 100};
   const std::vector<ServingRequest> requests = prompts_.requests(one, 0);
   std::set<std::vector<TokenId>> texts, questions;
   for (const ServingRequest& request : requests) {
@@ -76,8 +81,8 @@ TEST_F(ServingPlan, CutsWholeWords) {
 }
 
 TEST_F(ServingPlan, LongPromptsAheadDifferFromTheRequests) {
-  const ServingCase one{.name = "x", .what = "", .requests = 2, .prompt_tokens = 5, .output_tokens = 1,
-                        .ahead_tokens = 500};
+  const ServingCase one{
+      .name = "x", .what = "", .requests = 2, .prompt_tokens = 5, .output_tokens = 1, .ahead_tokens = 500};
   const std::vector<ServingRequest> ahead = prompts_.ahead(one, 0);
   ASSERT_EQ(ahead.size(), 2u);
   EXPECT_EQ(ahead[0].prompt.size(), 500u);

@@ -103,7 +103,7 @@ TEST_F(DraftTraining, AllLayersOfTheTargetForeseeIt) {
   const DraftNetwork network(target_, kAllLayers, all_tokens(), torch::kFloat32);
   const DraftQuality quality = measure_draft(network, data.held_answers, 64);
   EXPECT_EQ(quality.positions, 4 * 24);
-  EXPECT_GT(quality.agreement, 0.9);  // the target computes in bf16
+  EXPECT_GT(quality.agreement, 0.9);        // the target computes in bf16
   EXPECT_GT(quality.tokens_per_pass, 3.7);  // at most 24 / 5 = 4.8
   EXPECT_GT(quality.overlap, 0.94 * quality.coverage);
 
@@ -137,9 +137,8 @@ TEST_F(DraftTraining, LearnsAndLoadsBesideItsTarget) {
   options.fit = {30, 256, 5e-3, 1};
   std::vector<double> losses;
   const std::filesystem::path file = folder_ / "draft.safetensors";
-  const DraftReport report =
-      train_draft(target_, data, options, file, {{"command", "none"}},
-                  [&](const nlohmann::json& event) { losses.push_back(event.at("loss")); });
+  const DraftReport report = train_draft(target_, data, options, file, {{"command", "none"}},
+                                         [&](const nlohmann::json& event) { losses.push_back(event.at("loss")); });
   EXPECT_EQ(report.trained_on, 24 * 24 + 80);
   EXPECT_LT(losses.back(), 0.5 * losses.front());
   EXPECT_GT(report.answers.agreement, report.answers_before.agreement);

@@ -46,14 +46,16 @@ TEST(JinjaExpression, RefusesAtLoadWhatItDoesNotHave) {
 
 // Templates guard filters of other engines by conditions. As in jinja2, such a filter fails only when it runs.
 TEST(JinjaExpression, UnknownFiltersUnderAConditionFailWhenTheyRun) {
-  for (const char* guarded : {"{% if x %}{{ 1|from_json }}{% endif %}", "{% if x is shiny %}{% elif y|from_json %}{% endif %}",
-                              "{{ (1|from_json) if x else 'b' }}"}) {
+  for (const char* guarded :
+       {"{% if x %}{{ 1|from_json }}{% endif %}", "{% if x is shiny %}{% elif y|from_json %}{% endif %}",
+        "{{ (1|from_json) if x else 'b' }}"}) {
     EXPECT_NO_THROW(ChatTemplate{guarded}) << guarded;
   }
   EXPECT_EQ(error_of("{% if true %}\n{{ 1|from_json }}{% endif %}"), "line 2: unknown filter \"from_json\"");
   EXPECT_EQ(error_of("{% if false %}{{ 1|from_json }}{% endif %}"), "no error");
-  for (const char* open : {"{{ 1|from_json }}", "{% if x %}{% for i in x %}{{ i|from_json }}{% endfor %}{% endif %}",
-                           "{% macro f() %}{{ 1|from_json }}{% endmacro %}", "{% for i in x|from_json %}{% endfor %}"}) {
+  for (const char* open :
+       {"{{ 1|from_json }}", "{% if x %}{% for i in x %}{{ i|from_json }}{% endfor %}{% endif %}",
+        "{% macro f() %}{{ 1|from_json }}{% endmacro %}", "{% for i in x|from_json %}{% endfor %}"}) {
     EXPECT_THROW(ChatTemplate{open}, ChatTemplateError) << open;
   }
 }
@@ -63,7 +65,8 @@ TEST(JinjaExpression, RunTimeErrorsNameTheLine) {
   EXPECT_EQ(error_of("{{ a.b }}"), "line 1: \"a\" is undefined");
   EXPECT_EQ(error_of("{% if true %}\n{{ 'a' + 1 }}{% endif %}"),
             "line 2: unsupported operand types for +: \"str\" and \"int\"");
-  EXPECT_EQ(error_of("\n{{ {(1, 2): 3} }}"), "line 2: expected a string, a number or none as a dictionary's key, found \"tuple\"");
+  EXPECT_EQ(error_of("\n{{ {(1, 2): 3} }}"),
+            "line 2: expected a string, a number or none as a dictionary's key, found \"tuple\"");
 }
 
 }  // namespace

@@ -110,17 +110,10 @@ TEST(JinjaLimits, MutationsNeverCrashOrHang) {
       const std::string piece = other.empty() ? "x" : other.substr(random() % other.size(), random() % 20);
       const size_t at = random() % (source.size() + 1);
       switch (random() % 4) {
-        case 0:
-          source.insert(at, 1, "{}%#-+'\"()[]|.,: \n0x\\*~\xc3"[random() % 24]);
-          break;
-        case 1:
-          source.erase(at, random() % 8);
-          break;
-        case 2:
-          source.replace(at, random() % 4, piece);
-          break;
-        default:
-          source.insert(at, piece);
+        case 0: source.insert(at, 1, "{}%#-+'\"()[]|.,: \n0x\\*~\xc3"[random() % 24]); break;
+        case 1: source.erase(at, random() % 8); break;
+        case 2: source.replace(at, random() % 4, piece); break;
+        default: source.insert(at, piece);
       }
     }
     try {

@@ -23,14 +23,14 @@ using namespace kernels::cuda;
 
 // Scratch of a job in device memory, for n entries, m summaries, d channels and q queries.
 struct Scratch {
-  double *own, *mass, *squares;             // [n]: exp(bias), sum of attention received, sum of its squares
-  double *gram, *rhs, *weights, *x, *used;  // [m, m], [m] each
-  double* query_mass;                       // [q]
-  double *errors, *shares, *fit;            // For least squares: [q, d], [q, m], [m, d].
-  double *all_gram, *target, *sub;          // For matching: [n, n], [n], [m, m].
-  float *k, *v, *units;                     // [d, n], [n, d], [d, n]
+  double *own, *mass, *squares;               // [n]: exp(bias), sum of attention received, sum of its squares
+  double *gram, *rhs, *weights, *x, *used;    // [m, m], [m] each
+  double* query_mass;                         // [q]
+  double *errors, *shares, *fit;              // For least squares: [q, d], [q, m], [m, d].
+  double *all_gram, *target, *sub;            // For matching: [n, n], [n], [m, m].
+  float *k, *v, *units;                       // [d, n], [n, d], [d, n]
   float *attention, *cosine, *mean, *values;  // [q, n], [n], [d], [m, d]
-  int32_t *order, *chosen, *nearest;        // [n] each
+  int32_t *order, *chosen, *nearest;          // [n] each
 };
 
 struct Sizes {
@@ -302,7 +302,8 @@ __device__ void choose_pivots(PivotRule rule, const Entries& of, const Scratch& 
 
 // Computes the mean of each group's values, weighted by `weights` [n]. Weighs by exp(b) if all weights of a group are
 // 0.
-__device__ void find_group_values(const Entries& of, const Scratch& scratch, const int32_t* group, int count, const double* weights) {
+__device__ void find_group_values(const Entries& of, const Scratch& scratch, const int32_t* group, int count,
+                                  const double* weights) {
   for_all(count, [&](int g) {
     double sum = 0;
     for (int j = 0; j < of.n; ++j) sum += group[j] == g ? weights[j] : 0.0;
@@ -366,13 +367,14 @@ __device__ void fit_values(const Entries& of, const Scratch& scratch, const int3
   if (!(squares > 0)) return;  // No query attends to this block.
   for_all(int64_t{of.n_queries} * count, [&](int at) {
     const int query = at / count, pivot = pivots[at % count];
-    scratch.shares[at] =
-        scratch.attention[query * of.n + pivot] * scratch.weights[at % count] / exp(static_cast<double>(of.bias[pivot]));
+    scratch.shares[at] = scratch.attention[query * of.n + pivot] * scratch.weights[at % count] /
+                         exp(static_cast<double>(of.bias[pivot]));
   });
   for_all(int64_t{of.n_queries} * dim, [&](int at) {
     const int query = at / dim, d = at % dim;
     double error = 0;
-    for (int j = 0; j < of.n; ++j) error += static_cast<double>(scratch.attention[query * of.n + j]) * scratch.v[j * dim + d];
+    for (int j = 0; j < of.n; ++j)
+      error += static_cast<double>(scratch.attention[query * of.n + j]) * scratch.v[j * dim + d];
     for (int i = 0; i < count; ++i) error -= scratch.shares[query * count + i] * scratch.values[i * dim + d];
     scratch.errors[at] = error;
   });
@@ -479,7 +481,8 @@ __global__ void __launch_bounds__(kThreads) stats_kernel(const StatsRow* jobs, c
   if (job.stat == EntryStat::kValueNorm) {
     for_all(of.n, [&](int j) {
       float squares = 0.0f;
-      for (int d = 0; d < of.head_dim; ++d) squares = fmaf(scratch.v[j * of.head_dim + d], scratch.v[j * of.head_dim + d], squares);
+      for (int d = 0; d < of.head_dim; ++d)
+        squares = fmaf(scratch.v[j * of.head_dim + d], scratch.v[j * of.head_dim + d], squares);
       job.out[j] = sqrtf(squares);
     });
   } else if (job.stat == EntryStat::kAttention) {
@@ -524,7 +527,11 @@ struct QueuedStats {
 };
 
 Sizes sizes_of(int64_t head_dim, const QueuedSummary& job) {
-  return {job.entries.n, job.count, head_dim, job.entries.n_queries, job.rule.pivots == PivotRule::kMatching,
+  return {job.entries.n,
+          job.count,
+          head_dim,
+          job.entries.n_queries,
+          job.rule.pivots == PivotRule::kMatching,
           job.rule.values == ValueRule::kLeastSquares};
 }
 Sizes sizes_of(int64_t head_dim, const QueuedStats& job) {
@@ -563,8 +570,13 @@ class SummaryJobs final : public WaveJobs {
     };
     run(stats_kernel, "entry_stats", head_dim, stats_, memory, workspace, stream, stats_row);
     const auto summary_row = [&](const QueuedSummary& job, const Entries& entries, const Scratch& scratch) {
-      return SummaryRow{entries, scratch, job.rule, static_cast<int32_t>(job.count), memory.input<TokenPlace>(job.to),
-                        memory.output<int32_t>(job.pivots), memory.output<int32_t>(job.group),
+      return SummaryRow{entries,
+                        scratch,
+                        job.rule,
+                        static_cast<int32_t>(job.count),
+                        memory.input<TokenPlace>(job.to),
+                        memory.output<int32_t>(job.pivots),
+                        memory.output<int32_t>(job.group),
                         memory.output<float>(job.bias)};
     };
     run(summarize_kernel, "summarize", head_dim, summaries_, memory, workspace, stream, summary_row);
@@ -573,8 +585,14 @@ class SummaryJobs final : public WaveJobs {
  private:
   QueuedEntries queued(int64_t head_dim, const HeadEntries& from, CallStaging& call) {
     const size_t tokens = call.add(from.tokens.data(), from.tokens.size_bytes());
-    QueuedEntries to{pages_.size(), from.quantized.size(), std::ssize(from.bias), 0, tokens,
-                     call.add(from.bias.data(), from.bias.size_bytes()), ResultSpace::kNone, ResultSpace::kNone};
+    QueuedEntries to{pages_.size(),
+                     from.quantized.size(),
+                     std::ssize(from.bias),
+                     0,
+                     tokens,
+                     call.add(from.bias.data(), from.bias.size_bytes()),
+                     ResultSpace::kNone,
+                     ResultSpace::kNone};
     const auto order_bytes = static_cast<size_t>((from.head + 1) * head_dim);
     for (const KvSegment& page : from.quantized) {
       pages_.push_back({page, from.head, call.add(page.channel_order, order_bytes)});
@@ -601,10 +619,14 @@ class SummaryJobs final : public WaveJobs {
     for (const Job& job : jobs) {
       at += lay_out(sizes_of(head_dim, job), at, &scratch);
       const QueuedEntries& of = job.entries;
-      const Entries entries{memory.input<TokenPlace>(of.tokens), memory.input<float>(of.bias),
-                            memory.input<float>(of.q), memory.input<float>(of.log_norm),
-                            static_cast<int32_t>(of.n_pages) * kPage, static_cast<int32_t>(of.n),
-                            static_cast<int32_t>(of.n_queries), static_cast<int32_t>(head_dim),
+      const Entries entries{memory.input<TokenPlace>(of.tokens),
+                            memory.input<float>(of.bias),
+                            memory.input<float>(of.q),
+                            memory.input<float>(of.log_norm),
+                            static_cast<int32_t>(of.n_pages) * kPage,
+                            static_cast<int32_t>(of.n),
+                            static_cast<int32_t>(of.n_queries),
+                            static_cast<int32_t>(head_dim),
                             static_cast<int32_t>(of.first_page)};
       append_row(make_row(job, entries, scratch), &workspace.rows);
     }

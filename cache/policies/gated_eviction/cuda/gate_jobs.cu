@@ -38,7 +38,7 @@ struct ScoreTile {
   int64_t head_stride;
   const float* angles;  // Angles from the first token of the tile on.
   GateTable gate;
-  float* out;           // Results from the first token of the tile on.
+  float* out;  // Results from the first token of the tile on.
   int32_t first, n, head;
 };
 
@@ -251,7 +251,8 @@ class ScoreJobs final : public WaveJobs {
     for (const TokenScoring& layer : layers) {
       const auto row = static_cast<size_t>(layer.n) * sizeof(float);
       const size_t importance = gate == nullptr ? 0 : static_cast<size_t>(gate->maps->importance_heads) * row;
-      calls_.back().layers.push_back({layer, {layer.pages.begin(), layer.pages.end()},
+      calls_.back().layers.push_back({layer,
+                                      {layer.pages.begin(), layer.pages.end()},
                                       call.add(layer.angles, static_cast<size_t>(shape.head_dim) * row),
                                       results.add(layer.scores, static_cast<size_t>(shape.n_kv_heads) * row),
                                       results.add(layer.importance, importance)});

@@ -72,8 +72,8 @@ Errors errors(const Entries& entries, const BlockSummary& summary, const Sampled
   return errors;
 }
 
-BlockSummary summary_of(const Entries& entries, const SampledQueries& queries, PivotRule pivots, ValueRule values, BiasRule bias,
-                        int64_t count) {
+BlockSummary summary_of(const Entries& entries, const SampledQueries& queries, PivotRule pivots, ValueRule values,
+                        BiasRule bias, int64_t count) {
   return summarize({pivots, values, bias}, entries.block(), attention_matrix(entries.block(), queries), count);
 }
 
@@ -127,7 +127,8 @@ TEST(BlockSummarizerTest, FitsLowerTheErrorsThatTheyAreFittedTo) {
     return errors(entries, summary_of(entries, queries, PivotRule::kCosine, values, bias, 6), queries);
   };
   const Errors none = of(ValueRule::kMass, BiasRule::kNone), count = of(ValueRule::kMass, BiasRule::kCount);
-  const Errors fitted = of(ValueRule::kMass, BiasRule::kFitted), squares = of(ValueRule::kLeastSquares, BiasRule::kFitted);
+  const Errors fitted = of(ValueRule::kMass, BiasRule::kFitted),
+               squares = of(ValueRule::kLeastSquares, BiasRule::kFitted);
   EXPECT_LT(fitted.mass, 0.8 * none.mass);
   EXPECT_LT(fitted.mass, 0.8 * count.mass);
   EXPECT_LT(squares.output, fitted.output);
@@ -150,8 +151,8 @@ TEST(BlockSummarizerTest, SummariesOfSummariesCountWhatTheseStandFor) {
 
 TEST(BlockSummarizerTest, FewEntriesStayAsTheyAre) {
   const Entries entries = random_entries(3, 7);
-  const BlockSummary summary = summary_of(entries, random_queries(4, 1), PivotRule::kMatching, ValueRule::kLeastSquares,
-                                          BiasRule::kFitted, 5);
+  const BlockSummary summary =
+      summary_of(entries, random_queries(4, 1), PivotRule::kMatching, ValueRule::kLeastSquares, BiasRule::kFitted, 5);
   EXPECT_EQ(summary.pivots, (std::vector<int32_t>{0, 1, 2}));
   EXPECT_EQ(summary.v, entries.v);
   EXPECT_EQ(summary.bias, entries.bias);
@@ -159,7 +160,8 @@ TEST(BlockSummarizerTest, FewEntriesStayAsTheyAre) {
 
 TEST(BlockSummarizerTest, WithoutQueriesFitsAreTheirPriors) {
   const Entries entries = random_entries(20, 8);
-  const BlockSummary fitted = summary_of(entries, {}, PivotRule::kCosine, ValueRule::kLeastSquares, BiasRule::kFitted, 4);
+  const BlockSummary fitted =
+      summary_of(entries, {}, PivotRule::kCosine, ValueRule::kLeastSquares, BiasRule::kFitted, 4);
   const BlockSummary plain = summary_of(entries, {}, PivotRule::kCosine, ValueRule::kMean, BiasRule::kCount, 4);
   EXPECT_EQ(fitted.v, plain.v);
   EXPECT_EQ(fitted.bias, plain.bias);

@@ -47,8 +47,9 @@ class SummaryStoreTest : public testing::Test {
 
 TEST_F(SummaryStoreTest, ConservesMassExactly) {
   for (const int64_t prompt : {1, 900}) {
-    const auto cache = run({{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"salient", 4}, {"salience", "novelty"}},
-                           prompt, 2000);
+    const auto cache =
+        run({{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"salient", 4}, {"salience", "novelty"}},
+            prompt, 2000);
     const SummaryStore& summaries = store(*cache);
     const int64_t gone = 2000 / 64 * 64 - 64;
     for (int64_t layer = 0; layer < 2; ++layer) {
@@ -63,16 +64,18 @@ TEST_F(SummaryStoreTest, ConservesMassExactly) {
 }
 
 TEST_F(SummaryStoreTest, StaysWithinItsTokens) {
-  const auto cache = run({{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"salient", 4}, {"salience", "value_norm"}},
-                         1, 2500);
+  const auto cache =
+      run({{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"salient", 4}, {"salience", "value_norm"}}, 1,
+          2500);
   EXPECT_LE(store(*cache).entries(0), 320 - 128);
   EXPECT_GT(cache->details().at("watermark_hits"), 0);
   EXPECT_LE(cache->stats().tokens_kept, 320);
 }
 
 TEST_F(SummaryStoreTest, LevelsGrowLikeTheLogarithm) {
-  const nlohmann::json spec = {{"policy", "block_summary"}, {"window", 64}, {"r", 4}, {"level", 16}, {"bias", "count"},
-                               {"values", "mean"}, {"pivots", "cosine"}};
+  const nlohmann::json spec = {
+      {"policy", "block_summary"}, {"window", 64},      {"r", 4}, {"level", 16}, {"bias", "count"},
+      {"values", "mean"},          {"pivots", "cosine"}};
   const auto at = [&](int64_t tokens) { return run(spec, 1, tokens)->stats().tokens_kept; };
   const int64_t short_one = at(1000), long_one = at(8040);  // their tails are equally long
   EXPECT_LE(long_one, short_one + 3 * 16 + 16);
@@ -95,8 +98,13 @@ TEST_F(SummaryStoreTest, OldSummariesStandForMoreThanNewOnes) {
 }
 
 TEST_F(SummaryStoreTest, OutliersAndSinksAreExact) {
-  const auto cache = run({{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"salient", 6}, {"outliers", 32},
-                          {"salience", "value_norm"}, {"sinks", 3}},
+  const auto cache = run({{"policy", "block_summary"},
+                          {"tokens", 320},
+                          {"window", 64},
+                          {"salient", 6},
+                          {"outliers", 32},
+                          {"salience", "value_norm"},
+                          {"sinks", 3}},
                          1, 1200);
   const SummaryHead& head = store(*cache).head(1, 0);
   EXPECT_EQ(head.outliers.size(), 32u);
@@ -136,8 +144,8 @@ TEST_F(SummaryStoreTest, MoreTokensStayExactWhereAttentionIsSpreadEvenly) {
 
 // Each KV head drops its own weak outliers, even if the other heads have none, and all heads keep equally many entries.
 TEST_F(SummaryStoreTest, AWeakOutlierGoesInItsOwnLayerAndHead) {
-  nlohmann::json spec = {{"policy", "block_summary"}, {"window", 64},       {"salient", 4},    {"outliers", 200},
-                         {"level", 64},               {"salience", "value_norm"}, {"decay", 0.02}};
+  nlohmann::json spec = {{"policy", "block_summary"}, {"window", 64}, {"salient", 4}, {"outliers", 200}, {"level", 64},
+                         {"salience", "value_norm"},  {"decay", 0.02}};
   const auto scores = [](const SequenceCache& cache, int64_t layer, int64_t head) {
     std::vector<float> all;
     for (const SummaryEntry& entry : store(cache).head(layer, head).outliers) all.push_back(entry.score);
@@ -174,8 +182,9 @@ TEST_F(SummaryStoreTest, AWeakOutlierGoesInItsOwnLayerAndHead) {
 }
 
 TEST_F(SummaryStoreTest, PlacesAreUsedOnce) {
-  const auto cache = run({{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"salient", 4}, {"salience", "attention"}},
-                         700, 1700);
+  const auto cache =
+      run({{"policy", "block_summary"}, {"tokens", 320}, {"window", 64}, {"salient", 4}, {"salience", "attention"}},
+          700, 1700);
   for (int64_t h = 0; h < 2; ++h) {
     SummaryHead head = store(*cache).head(1, h);
     std::set<int32_t> places;
@@ -187,8 +196,9 @@ TEST_F(SummaryStoreTest, PlacesAreUsedOnce) {
 
 TEST_F(SummaryStoreTest, ALevelsOldEntriesGoToQuantizedPages) {
   for (const char* bits : {"8", "4"}) {
-    nlohmann::json spec = {{"policy", "block_summary"}, {"tokens", 576}, {"window", 64}, {"salient", 4}, {"outliers", 32},
-                           {"salience", "value_norm"}};
+    nlohmann::json spec = {
+        {"policy", "block_summary"}, {"tokens", 576}, {"window", 64}, {"salient", 4}, {"outliers", 32},
+        {"salience", "value_norm"}};
     const auto plain = run(spec, 1, 3000);
     spec["summary_bits"] = bits;
     const auto cache = run(spec, 1, 3000);
@@ -248,7 +258,8 @@ TEST_F(SummaryStoreTest, RetentionSparesAShareOfTheDecayUntilItExpires) {
 }
 
 TEST_F(SummaryStoreTest, TakesWhatEvictionLoses) {
-  const auto cache = run({{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"tokens", 448}, {"lost", {{"tokens", 128}}}}, 1, 1500);
+  const auto cache = run(
+      {{"policy", "gated_eviction"}, {"scorer", "key_norm"}, {"tokens", 448}, {"lost", {{"tokens", 128}}}}, 1, 1500);
   const SummaryStore& lost = store(*cache, 1);
   const int64_t gone = 1500 / 64 * 64 - 64, slots = 448 - 128 - 128;
   EXPECT_EQ(lost.head(0, 0).tokens(), gone - slots);
@@ -276,7 +287,8 @@ TEST_F(SummaryStoreTest, LayersOutsideTheRangeKeepEveryToken) {
 TEST_F(SummaryStoreTest, ErrorsNameTheParameter) {
   const auto error = [&](const nlohmann::json& spec) { return policy_error(context_, spec); };
   EXPECT_EQ(error({{"policy", "block_summary"}, {"tokens", 100}}),
-            "kv_cache.tokens: expected at least 256 (room for a block of 64 tokens, 0 outliers, a group of 16 summaries and 128 "
+            "kv_cache.tokens: expected at least 256 (room for a block of 64 tokens, 0 outliers, a group of 16 "
+            "summaries and 128 "
             "tail tokens), found 100");
   EXPECT_EQ(error({{"policy", "block_summary"}, {"pivots", "mean"}}),
             "kv_cache.pivots: expected one of \"position\", \"cosine\", \"attention\", \"matching\", found \"mean\"");

@@ -22,9 +22,9 @@ namespace {
 
 TEST(ChannelSelectionTest, PairsGoTogetherAndQueriesCount) {
   std::vector<float> q2(16, 1.0f), k2(16, 1.0f);
-  k2[3] = 9;        // large in the keys,
-  q2[3] = 0.01f;    // but small in the queries
-  q2[12] = 5;       // the other half of pair 4
+  k2[3] = 9;      // large in the keys,
+  q2[3] = 0.01f;  // but small in the queries
+  q2[12] = 5;     // the other half of pair 4
   const std::vector<float> worth = query_key_worth(q2, k2);
   EXPECT_FLOAT_EQ(worth[4], 6);
   EXPECT_FLOAT_EQ(worth[3], 1.09f);
@@ -99,7 +99,8 @@ class ChannelStoreTest : public testing::Test {
           const bool loud = i % 32 >= first && i % 32 < first + 12;
           row.push_back(normal(random) * (i >= 2 * kHeads * kDim || loud ? 1.5f : 0.02f));
         }
-        cache->write(layer, {row.data() + kHeads * kDim, row.data() + 2 * kHeads * kDim, static_cast<int64_t>(row.size()), 0, 1});
+        cache->write(layer, {row.data() + kHeads * kDim, row.data() + 2 * kHeads * kDim,
+                             static_cast<int64_t>(row.size()), 0, 1});
         if (cache->probes(1).empty()) continue;
         std::vector<kernels::KvSegment> segments;
         cache->view(layer, 1, &segments);
@@ -125,8 +126,9 @@ class ChannelStoreTest : public testing::Test {
   CacheShape shape_{2, kHeads, kDim, kernels::KvType::kBf16};
   PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
   std::unique_ptr<KvCachePolicy> policy_;
-  const nlohmann::json spec_ = {{"policy", "channel_packed"}, {"storage", "codes"}, {"key_channels", 24}, {"update_every", 128},
-                                {"stable_updates", 2}, {"check_every", 128}, {"decay", 0.5}};
+  const nlohmann::json spec_ = {
+      {"policy", "channel_packed"}, {"storage", "codes"}, {"key_channels", 24}, {"update_every", 128},
+      {"stable_updates", 2},        {"check_every", 128}, {"decay", 0.5}};
 };
 
 TEST_F(ChannelStoreTest, StartsFullAndPacksOnceTheChannelsAreSettled) {
@@ -168,16 +170,18 @@ TEST_F(ChannelStoreTest, BitsChooseChannels) {
   const auto cache = start({{"policy", "channel_packed"}, {"bits", 4.5}});
   EXPECT_EQ(policy_error(context_, {{"policy", "channel_packed"}, {"bits", 4.5}, {"key_bits", "8"}}),
             "kv_cache.bits: expected either bits or key_bits, found both");
-  EXPECT_NE(policy_error(context_, {{"policy", "channel_packed"}, {"bits", 1}}).find("kv_cache.bits: expected at least"),
-            std::string::npos);
+  EXPECT_NE(
+      policy_error(context_, {{"policy", "channel_packed"}, {"bits", 1}}).find("kv_cache.bits: expected at least"),
+      std::string::npos);
   EXPECT_EQ(policy_error(context_, {{"policy", "channel_packed"}, {"key_channels", 30}, {"key_bits", 8}}),
             "kv_cache.key_channels: expected a multiple of 4, found 30");
   EXPECT_EQ(policy_error(context_, {{"policy", "channel_packed"}, {"key_channels", 40}}),
             "kv_cache.key_channels: expected a multiple of 16, found 40");
 }
 
-const nlohmann::json kCut = {{"policy", "channel_packed"}, {"key_channels", 32}, {"value_channels", 48}, {"update_every", 128},
-                             {"check_every", 256}, {"decay", 0.5}, {"retention", 0.5}};
+const nlohmann::json kCut = {
+    {"policy", "channel_packed"}, {"key_channels", 32}, {"value_channels", 48}, {"update_every", 128},
+    {"check_every", 256},         {"decay", 0.5},       {"retention", 0.5}};
 
 TEST_F(ChannelStoreTest, ExactPagesAreTheFullCachesUntilTheyAreCut) {
   const auto full_policy = make_policy(context_, nullptr);
@@ -207,7 +211,9 @@ TEST_F(ChannelStoreTest, CutPagesHoldTheChosenChannelsAlone) {
   EXPECT_EQ(segments[1].format, kernels::KvSegment::Format::kCut);
   // 14 pages with 32 of 64 channels of K and 48 of V, the sinks' page, the window, and the policy's state.
   const int64_t page = kernels::kPageTokens * shape_.bytes_per_token();
-  EXPECT_NEAR(static_cast<double>(cache->stats().bytes), 14.0 * static_cast<double>(page) * 80 / 128 + 2 * static_cast<double>(page), static_cast<double>(page) / 2);
+  EXPECT_NEAR(static_cast<double>(cache->stats().bytes),
+              14.0 * static_cast<double>(page) * 80 / 128 + 2 * static_cast<double>(page),
+              static_cast<double>(page) / 2);
   EXPECT_LT(cache->details().at("channel_kl"), 0.001);
   EXPECT_NEAR(cache->details().at("bits_v"), 16 * (14 * 0.75 + 1) / 15, 1e-9);
 }

@@ -125,8 +125,8 @@ TEST(Gate, ItsSecondHeadIsALinearMapOfKeysAndValues) {
   EXPECT_EQ(scores[1], 2 * 4.0f + 1.5f);
   const auto second_part = gate.maps(1, 1);
   EXPECT_EQ(second_part->layers[1], gate.maps(0, kHeads)->layers[1]);  // the maps for lifespans serve every head
-  gate_importance(*second_part, 1, 1, keys.data() + kTokens * kHeadDim, values.data() + kTokens * kHeadDim, kTokens, 1, 2,
-                           scores.data());
+  gate_importance(*second_part, 1, 1, keys.data() + kTokens * kHeadDim, values.data() + kTokens * kHeadDim, kTokens, 1,
+                  2, scores.data());
   EXPECT_EQ(scores[1], -3.0f);
   layers[1].importance.pop_back();
   try {

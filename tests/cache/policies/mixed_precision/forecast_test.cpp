@@ -94,7 +94,8 @@ TEST(ImportanceForecast, HiddenUnitsAreAnOption) {
   EXPECT_LT(error(32), error(1) / 2);
   ForecastOptions small{.enabled = true}, large = small;
   large.hidden = small.hidden + 1;
-  EXPECT_EQ(ImportanceForecast::bytes(large) - ImportanceForecast::bytes(small), 3 * 8 * 4);  // weights and two moments, f32
+  EXPECT_EQ(ImportanceForecast::bytes(large) - ImportanceForecast::bytes(small),
+            3 * 8 * 4);  // weights and two moments, f32
 }
 
 TEST(ImportanceForecast, SameSamplesSameForecast) {

@@ -181,8 +181,10 @@ TEST(MixedPrecision, TakesEitherBitsOrBytes) {
   const PolicyContext context{shape, PagePool::create(shape)};
   const auto message = [&](const nlohmann::json& spec) { return policy_error(context, spec); };
   EXPECT_EQ(message({{"policy", "mixed_precision"}, {"bytes", 1 << 20}}), "no error");
-  EXPECT_NE(message({{"policy", "mixed_precision"}, {"bytes", 1 << 20}, {"bits", 4}}).find("found both"), std::string::npos);
-  EXPECT_NE(message({{"policy", "mixed_precision"}, {"bytes", 1000}}).find("kv_cache.bytes: expected at least "), std::string::npos);
+  EXPECT_NE(message({{"policy", "mixed_precision"}, {"bytes", 1 << 20}, {"bits", 4}}).find("found both"),
+            std::string::npos);
+  EXPECT_NE(message({{"policy", "mixed_precision"}, {"bytes", 1000}}).find("kv_cache.bytes: expected at least "),
+            std::string::npos);
 }
 
 }  // namespace
