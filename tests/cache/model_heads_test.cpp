@@ -208,7 +208,7 @@ const Case kCases[] = {
      R"({"policy": "channel_packed", "key_channels": 48, "value_channels": 48, "update_every": 64, "stable_updates": 1,
                                "retention": 0.5, "least_overlap": 0, "most_margin_drift": 100, "most_kl": 100})"},
     {"channel_packed",
-     R"({"policy": "channel_packed", "storage": "codes", "key_channels": 48, "update_every": 64, "stable_updates": 1, "retention": 0.5,
+     R"({"policy": "channel_packed", "storage": "quantized", "key_channels": 48, "update_every": 64, "stable_updates": 1, "retention": 0.5,
                            "check_every": 256, "most_kl": 0.02})"},
     {"block_summary_adapts",
      R"({"policy": "block_summary", "tokens": 320, "window": 64, "salient": 2, "salient_most": 6, "salience": "novelty"})"},

@@ -20,7 +20,7 @@ std::vector<ListedParameter> listed_parameters(const Create& create) {
   std::vector<ListedParameter> all, distinct;
   parameter_list = &all;
   // Two parameters decide which others there are. A policy that does not know them throws after it has read its own.
-  for (const char* parameters : {"{}", R"({"storage": "codes"})", R"({"lost": "summaries"})"}) {
+  for (const char* parameters : {"{}", R"({"storage": "quantized"})", R"({"lost": "summaries"})"}) {
     try {
       create(context, nlohmann::json::parse(parameters));
     } catch (const CacheError&) {

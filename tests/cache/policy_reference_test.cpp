@@ -34,7 +34,7 @@ TEST(PolicyReference, HasEveryParameterOfEveryPolicy) {
   const nlohmann::json variants = {{{"unknown", 1}},
                                    {{"unknown", 1}, {"salient", 4}},
                                    {{"unknown", 1}, {"bits", 8.5}},
-                                   {{"unknown", 1}, {"storage", "codes"}}};
+                                   {{"unknown", 1}, {"storage", "quantized"}}};
   for (const PolicyRow& row : policy_registry()) {
     Names takes;
     for (nlohmann::json spec : variants) {

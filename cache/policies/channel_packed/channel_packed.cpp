@@ -53,7 +53,7 @@ std::vector<CacheMetric> channel_packed_metrics() {
            {0, 0.25, 0.5, 0.75, 0.9, 1}},
           {"channel_backoffs", "channel_backoffs_total", "Back-offs: layers that the guard returned to all channels."},
           {"channel_checks", "channel_checks_total",
-           "Checks by the guard: of a layer's attention (storage codes) or of the logits (storage exact)."},
+           "Checks by the guard: of a layer's attention (storage quantized) or of the logits (storage exact)."},
           {"logit_kl",
            "channel_logit_kl",
            "KL divergence, in nats, of the logits from those over the full cache, at the last check of a sequence.",
@@ -94,17 +94,17 @@ int64_t read_cut(Parameters* read, const char* key, int64_t fallback, int64_t he
 std::unique_ptr<StoreFactory> read_cuts(const PolicyContext& context, Parameters* read) {
   const int64_t dim = context.shape.head_dim;
   if (!context.pool->backend()->cuts_pages()) {
-    throw CacheError("kv_cache.storage: expected \"codes\" on this device, found \"exact\"");
+    throw CacheError("kv_cache.storage: expected \"quantized\" on this device, found \"exact\"");
   }
-  read->refuse({"bits", "horizon", "key_bits", "value_bits"}, "\"storage\": \"codes\"");
+  read->refuse({"bits", "horizon", "key_bits", "value_bits"}, "\"storage\": \"quantized\"");
   CutOptions options;
   options.key_channels = read_cut(read, "key_channels", std::max<int64_t>(16, dim * 3 / 4 / 16 * 16), dim,
-                                  "of a packed key; three quarters by default; whole 16s, with \"codes\" whole 4s");
+                                  "of a packed key; three quarters by default; whole 16s, with \"quantized\" whole 4s");
   options.value_channels = read_cut(read, "value_channels", dim, dim, "of a packed value, whole 16s; \"exact\" only");
   read_selection(read, &options);
   // The caches of other tensor-parallel ranks cannot be told yet which check they follow.
   options.check_every = read->integer("check_every", context.ranks() > 1 ? 0 : options.check_every, 0, kMost,
-                                      "tokens between checks; \"exact\": of an answer; \"codes\": 512 by default");
+                                      "tokens between checks; \"exact\": of an answer; \"quantized\": 512 by default");
   if (context.ranks() > 1 && options.check_every > 0) {
     throw CacheError("kv_cache.check_every: expected 0 with tensor_parallel, found " +
                      std::to_string(options.check_every));
@@ -124,16 +124,16 @@ std::unique_ptr<StoreFactory> read_cuts(const PolicyContext& context, Parameters
 }
 
 // Reads the options of quantized storage: packed pages, and a residual for the channels that they leave out.
-std::unique_ptr<StoreFactory> read_codes(const PolicyContext& context, Parameters* read, int64_t window) {
+std::unique_ptr<StoreFactory> read_quantized(const PolicyContext& context, Parameters* read, int64_t window) {
   const CacheShape& shape = context.shape;
   read->refuse({"value_channels", "worth", "least_logit_overlap", "most_logit_margin_drift", "most_logit_kl"},
                "\"storage\": \"exact\"");
   ChannelOptions options;
-  const double bits =
-      read->number("bits", 0, 1, 16, "per value, instead of `key_channels`, `key_bits`, `value_bits`; \"codes\" only");
+  const double bits = read->number(
+      "bits", 0, 1, 16, "per value, instead of `key_channels`, `key_bits`, `value_bits`; \"quantized\" only");
   const int64_t horizon = read->integer("horizon", 4096, 1024, kMost, "tokens over which `bits` hold");
   options.key_channels = read->integer("key_channels", shape.head_dim * 3 / 4, 4, shape.head_dim - 4);
-  options.key_bits = static_cast<int>(read->integer_choice("key_bits", 8, {8, 4, 3}, "of a key; \"codes\" only"));
+  options.key_bits = static_cast<int>(read->integer_choice("key_bits", 8, {8, 4, 3}, "of a key; \"quantized\" only"));
   options.value_bits = static_cast<int>(read->integer_choice("value_bits", 8, {8, 4, 3, 2}, "of a value, likewise"));
   if (bits > 0) {
     for (const char* key : {"key_channels", "key_bits", "value_bits"}) {
@@ -163,11 +163,12 @@ std::unique_ptr<KvCachePolicy> make_channel_packed_policy(const PolicyContext& c
   Parameters read("channel_packed", parameters);
   const int64_t window = whole_pages(read.integer("window", kPageTokens, 1, kMost, "most recent tokens, exact"));
   const int64_t stride = read_prompt_stride(&read, kPrefillChunk);
-  const bool coded = read.has("bits") || read.has("key_bits") || read.has("value_bits");
-  const bool codes = coded || !context.pool->backend()->cuts_pages();
-  const bool exact = read.choice("storage", codes ? "codes" : "exact", {"exact", "codes"},
-                                 "channels in 16 bits, or in codes, as with given widths and on GPUs") == "exact";
-  std::unique_ptr<StoreFactory> store = exact ? read_cuts(context, &read) : read_codes(context, &read, window);
+  const bool widths = read.has("bits") || read.has("key_bits") || read.has("value_bits");
+  const bool quantized = widths || !context.pool->backend()->cuts_pages();
+  const bool exact = read.choice("storage", quantized ? "quantized" : "exact", {"exact", "quantized", "codes"},
+                                 "channels in 16 bits, or quantized, as with given widths and on GPUs; \"codes\" is "
+                                 "the old name of \"quantized\"") == "exact";
+  std::unique_ptr<StoreFactory> store = exact ? read_cuts(context, &read) : read_quantized(context, &read, window);
   read.done();
   return std::make_unique<StagedPolicy>("channel_packed", context, Boundaries{window, stride, 0}, std::move(store));
 }

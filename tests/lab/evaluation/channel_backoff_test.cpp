@@ -55,7 +55,7 @@ TEST_F(ChannelBackoff, ATurnFromProseToCodeMakesAPackedLayerFull) {
   ASSERT_GE(prose.size(), kBefore + kAfter);
   ASSERT_GE(code.size(), kAfter);
   const auto policy = make_policy(
-      context_, {{"policy", "channel_packed"}, {"storage", "codes"}, {"check_every", kChecks}, {"most_kl", 0.037}});
+      context_, {{"policy", "channel_packed"}, {"storage", "quantized"}, {"check_every", kChecks}, {"most_kl", 0.037}});
   const auto goes_on = policy->new_sequence(1);
   run(goes_on.get(), std::span(prose).first(kBefore));
   EXPECT_GT(packed(*goes_on), 0.9);

@@ -127,9 +127,17 @@ class ChannelStoreTest : public testing::Test {
   PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
   std::unique_ptr<KvCachePolicy> policy_;
   const nlohmann::json spec_ = {
-      {"policy", "channel_packed"}, {"storage", "codes"}, {"key_channels", 24}, {"update_every", 128},
-      {"stable_updates", 2},        {"check_every", 128}, {"decay", 0.5}};
+      {"policy", "channel_packed"}, {"storage", "quantized"}, {"key_channels", 24}, {"update_every", 128},
+      {"stable_updates", 2},        {"check_every", 128},     {"decay", 0.5}};
 };
+
+TEST_F(ChannelStoreTest, CodesIsTheOldNameOfItsStorage) {
+  nlohmann::json spec = spec_;
+  spec["storage"] = "codes";
+  const auto cache = start(spec);
+  run(cache.get(), 640, 1 << 20);
+  EXPECT_TRUE(store(*cache).packed(0));
+}
 
 TEST_F(ChannelStoreTest, StartsFullAndPacksOnceTheChannelsAreSettled) {
   const auto cache = start(spec_);
