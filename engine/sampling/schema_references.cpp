@@ -1,33 +1,12 @@
 #include "engine/sampling/schema_references.h"
 
 #include "engine/sampling/ebnf.h"
+#include "engine/text/percent_encoding.h"
 
 namespace smartkv {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  const char lower = static_cast<char>(c | 0x20);
-  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
-
-// Decodes the %XX of a URI fragment (RFC 6901, section 6).
-std::string percent_decoded(const std::string& text) {
-  std::string result;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const int high = text[i] == '%' && i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
-    const int low = high < 0 ? -1 : hex_digit(text[i + 2]);
-    if (low < 0) {
-      result += text[i];
-    } else {
-      result += static_cast<char>(high * 16 + low);
-      i += 2;
-    }
-  }
-  return result;
-}
 
 std::string without_fragment(const std::string& uri) { return uri.substr(0, uri.find('#')); }
 
@@ -67,7 +46,8 @@ void SchemaReferences::index(const Json& value) {
 const Json& SchemaReferences::target(const Json& reference, const std::string& path) {
   if (!reference.is_string()) throw GrammarError(path + "$ref", "expected a string");
   const std::string text = reference.get<std::string>(), document = without_fragment(text);
-  const std::string fragment = document.size() < text.size() ? percent_decoded(text.substr(document.size() + 1)) : "";
+  const std::string fragment =
+      document.size() < text.size() ? percent_decoded(text.substr(document.size() + 1)) : "";  // RFC 6901, section 6
   const bool by_pointer = fragment.empty() || fragment.starts_with('/');
   if (!indexed_ && !(document.empty() && by_pointer)) {
     index(root_);

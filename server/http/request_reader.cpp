@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/text/percent_encoding.h"
 #include "server/openai/error.h"
 
 namespace smartkv::http {
@@ -57,25 +58,6 @@ std::string origin_form(std::string_view target) {
   const std::string_view rest = path == target.npos ? "" : target.substr(path);
   std::string form(rest.starts_with('/') ? "" : "/");
   return form.append(rest);
-}
-
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  const char letter = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
-}
-
-// Replaces each "%XX" by its byte. A "%" before anything else stays.
-std::string percent_decoded(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool long_enough = text[i] == '%' && i + 2 < text.size();
-    const int high = long_enough ? hex_digit(text[i + 1]) : -1, low = long_enough ? hex_digit(text[i + 2]) : -1;
-    const bool escaped = high >= 0 && low >= 0;
-    out += escaped ? static_cast<char>(16 * high + low) : text[i];
-    if (escaped) i += 2;
-  }
-  return out;
 }
 
 }  // namespace
