@@ -98,8 +98,8 @@ class PrefixCache {
     // States of little use: those that no sequence holds, and unshared ones for which either no sequence waits or only
     // one that was preempted.
     kUnheld,
-    // States of some use: also those that no running sequence uses, and all unshared ones. Excluded are states for
-    // which several sequences wait, one of them preempted.
+    // States of some use: also those that no running sequence uses, and all unshared ones, unless several sequences
+    // wait for the state and one of them was preempted.
     kUnused,
     // Every state.
     kAny

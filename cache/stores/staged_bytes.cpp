@@ -35,7 +35,7 @@ int64_t StagedBytes::committing(int64_t boundary) const {
   const Moment before = view_.boundaries.before(boundary), after = view_.boundaries.at(boundary);
   const auto n_layers = static_cast<int64_t>(view_.tail.size());
   int64_t held = tail(before), left = tail(after);
-  int64_t most = 0, prepared = 0;  // What the boundary adds for a while: at most, and in prepare().
+  int64_t most = 0, prepared = 0;  // Bytes that the boundary adds for a while: at most, and in prepare().
   std::vector<int64_t> take(view_.tail.size(), 0);
   for (const auto& store : stores_) {
     const StoreBytes was = store->bytes_at(view_, before);
@@ -59,8 +59,8 @@ int64_t StagedBytes::committing(int64_t boundary) const {
   return std::max(held + std::min(most, prepared + lasting + passing), left);
 }
 
-// At any boundary of one kind the tail is as long as at the others, but for the first. So the last of each kind takes
-// the most bytes: in the prompt, at its end, and after it.
+// There are three kinds of boundaries: in the prompt, at its end, and after it. Except at the first boundary, the tail
+// has the same length at all boundaries of a kind, so the last one of each kind takes the most bytes.
 int64_t StagedBytes::peak(int64_t tokens) const {
   const Boundaries& boundaries = view_.boundaries;
   const int64_t of_prompt = boundaries.last(std::min(tokens, boundaries.prompt_tokens));

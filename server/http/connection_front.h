@@ -4,8 +4,7 @@
 //
 // Beyond max_connections, room is made in this order:
 //  - The connection that has been idle for the longest after an answer is closed.
-//  - The connection that has been silent for the longest, at least kPatience, since it was accepted is answered with
-//  503.
+//  - The connection that has been silent since it was accepted, for the longest and at least for kPatience, gets a 503.
 //  - The new connection is answered with 503 as soon as its request's head has arrived, or after kPatience.
 // If memory runs out, one connection ends, never the thread.
 #pragma once

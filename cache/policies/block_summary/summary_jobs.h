@@ -56,7 +56,7 @@ class SummaryKernels : public kernels::PolicyKernels {
 };
 std::unique_ptr<SummaryKernels> make_cuda_summary_kernels(kernels::cuda::DeviceKvBackend& backend);
 
-// Jobs like those of kernels::PageOps, on any backend. Results in host memory are valid after finish().
+// Queue jobs, as the functions of kernels::PageOps do, on any backend. Results in host memory are valid after finish().
 void summarize(kernels::KvBackend& backend, const CacheShape& shape, std::span<const EntrySummary> jobs);
 void entry_stats(kernels::KvBackend& backend, const CacheShape& shape, std::span<const EntryStats> jobs);
 

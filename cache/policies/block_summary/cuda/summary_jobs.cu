@@ -35,7 +35,7 @@ struct Scratch {
 
 struct Sizes {
   int64_t n, m, d, q;
-  bool matching, least_squares;  // What the job's rule needs scratch for.
+  bool matching, least_squares;  // Whether the job's rule needs scratch memory for them.
 };
 
 // Lays out the scratch of a job from `at` on, or only counts if `at` is null. Returns the bytes.
