@@ -58,7 +58,7 @@ std::optional<kernels::DeviceSample> draw_on_device(const Request& request, Sequ
   if (several || forks || prompt_logprobs || generation.logprobs >= 0 || choice->samples_on_host) return std::nullopt;
   const int64_t position = choice->n_output;
   const SamplingInput input = input_at(request, choice, position, choice->history, vocabulary);
-  return token_draw(input, noise_at(request, *choice, position), vocabulary);
+  return device_sample(input, noise_at(request, *choice, position), vocabulary);
 }
 
 namespace {

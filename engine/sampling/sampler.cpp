@@ -106,7 +106,7 @@ std::span<const float> Sampler::edited(std::span<const float> logits, const Samp
   return edited_;
 }
 
-kernels::DeviceSample token_draw(const SamplingInput& input, const TokenNoise& noise, int64_t vocabulary) {
+kernels::DeviceSample device_sample(const SamplingInput& input, const TokenNoise& noise, int64_t vocabulary) {
   const SamplingParams& params = input.params;
   kernels::DeviceSample draw;
   draw.vocabulary = vocabulary;

@@ -56,7 +56,7 @@ bool needs_history(const SamplingParams& params);
 // Returns a job for the device sampler. The device then samples the token that Sampler::sample() samples from the same
 // input and the same [vocabulary] logits. The job refers to `input`, which must outlive it; the caller sets the job's
 // `logits`. REQUIRES: params.logit_bias is ascending by token.
-kernels::DeviceSample token_draw(const SamplingInput& input, const TokenNoise& noise, int64_t vocabulary);
+kernels::DeviceSample device_sample(const SamplingInput& input, const TokenNoise& noise, int64_t vocabulary);
 // Returns the token that the device sampled. Throws SamplingError as Sampler::sample() does.
 TokenId drawn_token(const kernels::DeviceSample& draw);
 

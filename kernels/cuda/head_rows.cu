@@ -26,7 +26,7 @@ __device__ float block_squares(const float* x, int n, float* parts) {
 
 // A block takes a row, a warp a head. A lane has elements j and j + head_dim / 2, which RoPE rotates together.
 __global__ void __launch_bounds__(kThreads)
-    finish_heads_kernel(HeadRows job, int n_heads, int n_kv_heads, int head_dim) {
+    qk_norm_rope_kernel(HeadRows job, int n_heads, int n_kv_heads, int head_dim) {
   auto* const parts = reinterpret_cast<float*>(shared_memory());
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32), half = head_dim / 2;
   const int64_t row = blockIdx.x;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void qk_norm_rope(const AttentionShape& shape, const HeadRows& rows, CUstream_st* stream) {
-  launch(finish_heads_kernel, "qk_norm_rope", rows.rows, kThreads, kWarps * sizeof(float), stream, rows,
+  launch(qk_norm_rope_kernel, "qk_norm_rope", rows.rows, kThreads, kWarps * sizeof(float), stream, rows,
          static_cast<int>(shape.n_heads), static_cast<int>(shape.n_kv_heads), static_cast<int>(shape.head_dim));
 }
 

@@ -41,7 +41,7 @@ std::string result_of(const Draw& draw) {
 }
 
 // Samples several rows in a call. Each must get the token that the host draws.
-class TokenDrawTest : public OrderTest {
+class DeviceSampleTest : public OrderTest {
  protected:
   std::vector<std::string> draw(const std::deque<Case>& cases) {
     std::deque<std::vector<float>> rows;
@@ -49,7 +49,7 @@ class TokenDrawTest : public OrderTest {
     std::vector<kernels::DeviceSample*> pointers;
     for (const Case& one : cases) {
       rows.push_back(one.logits);
-      draws.push_back(token_draw(one.input(), one.noise, static_cast<int64_t>(one.logits.size())));
+      draws.push_back(device_sample(one.input(), one.noise, static_cast<int64_t>(one.logits.size())));
       draws.back().logits = rows.back().data();
       pointers.push_back(&draws.back());
     }
@@ -139,7 +139,7 @@ class Cases {
   std::mt19937 random_;
 };
 
-TEST_P(TokenDrawTest, AreTheHostsUnderAnyParameters) {
+TEST_P(DeviceSampleTest, AreTheHostsUnderAnyParameters) {
   Cases random(7);
   for (const auto& [vocabulary, n] : {std::pair<int64_t, int>{1, 12},
                                       {2, 12},
@@ -157,7 +157,7 @@ TEST_P(TokenDrawTest, AreTheHostsUnderAnyParameters) {
 }
 
 // Rows of a call may differ in their vocabularies, and nothing that a call leaves behind may show in the next.
-TEST_P(TokenDrawTest, RowsOfACallAreIndependent) {
+TEST_P(DeviceSampleTest, RowsOfACallAreIndependent) {
   Cases random(8);
   std::deque<Case> cases;
   for (const int64_t vocabulary : {3000, 1, 64, 777, 2049}) cases.push_back(random.next(vocabulary));
@@ -165,7 +165,7 @@ TEST_P(TokenDrawTest, RowsOfACallAreIndependent) {
   for (size_t i = 0; i < cases.size(); ++i) EXPECT_EQ(draw({cases[i]})[0], together[i]);
 }
 
-TEST_P(TokenDrawTest, TiesGoToTheLowerToken) {
+TEST_P(DeviceSampleTest, TiesGoToTheLowerToken) {
   Case flat;
   flat.logits.assign(300, 1.0f);
   flat.params.temperature = 0;
@@ -192,7 +192,7 @@ TEST_P(TokenDrawTest, TiesGoToTheLowerToken) {
   }
 }
 
-TEST_P(TokenDrawTest, WhatCannotBeDrawnFromIsNamedAsOnTheHost) {
+TEST_P(DeviceSampleTest, WhatCannotBeDrawnFromIsNamedAsOnTheHost) {
   Case good;
   good.logits.assign(200, 0.5f);
   std::deque<Case> cases(6, good);
@@ -228,7 +228,7 @@ TEST(DeviceSample, AVocabularyThatIsTooLargeIsRefused) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Orders, TokenDrawTest, kOrders, name_of_order);
+INSTANTIATE_TEST_SUITE_P(Orders, DeviceSampleTest, kOrders, name_of_order);
 
 }  // namespace
 }  // namespace smartkv
