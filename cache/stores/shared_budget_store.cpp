@@ -26,11 +26,6 @@ int64_t SharedBudgetOptions::dense_slots() const {
   return std::min(slots, std::max(whole_pages(slots / 8), least_units(eviction) * kPageTokens));
 }
 
-SharedBudgetStoreFactory::SharedBudgetStoreFactory(const SharedBudgetOptions& options, TokenScorer scorer)
-    : options_(options), scorer_(std::move(scorer)) {}
-
-SharedBudgetStoreFactory::~SharedBudgetStoreFactory() = default;
-
 std::unique_ptr<StoreFactory> make_slot_store(bool shared, const SharedBudgetOptions& options, TokenScorer scorer) {
   if (!shared) return std::make_unique<SlotStoreFactory>(options.eviction, std::move(scorer));
   if (!comparable(scorer)) {
@@ -39,10 +34,6 @@ std::unique_ptr<StoreFactory> make_slot_store(bool shared, const SharedBudgetOpt
         std::string(name_of(scorer)) + '"');
   }
   return std::make_unique<SharedBudgetStoreFactory>(options, std::move(scorer));
-}
-
-std::unique_ptr<TokenStore> SharedBudgetStoreFactory::create(const PolicyContext& context) const {
-  return std::make_unique<SharedBudgetStore>(context, options_, scorer_);
 }
 
 SharedBudgetStore::SharedBudgetStore(const PolicyContext& context, const SharedBudgetOptions& options,

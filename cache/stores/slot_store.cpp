@@ -75,8 +75,6 @@ SlotStoreFactory::SlotStoreFactory(const EvictionOptions& options, TokenScorer s
       "the prune at the prompt's end quantizes");
 }
 
-SlotStoreFactory::~SlotStoreFactory() = default;
-
 bool SlotStoreFactory::exchanges() const { return pools_heads(scorer_); }
 
 std::unique_ptr<TokenStore> SlotStoreFactory::create(const PolicyContext& context) const {

@@ -10,10 +10,6 @@ namespace smartkv {
 
 using kernels::kPageTokens;
 
-std::unique_ptr<TokenStore> ChannelStoreFactory::create(const PolicyContext& context) const {
-  return std::make_unique<ChannelStore>(context, options_);
-}
-
 ChannelStore::ChannelStore(const PolicyContext& context, const ChannelOptions& options)
     : PageStore(context),
       options_(options),

@@ -19,10 +19,6 @@ std::vector<T> part(const std::vector<T>& all, int64_t i, int64_t size) {
 
 }  // namespace
 
-std::unique_ptr<TokenStore> CutStoreFactory::create(const PolicyContext& context) const {
-  return std::make_unique<CutStore>(context, options_);
-}
-
 CutStore::CutStore(const PolicyContext& context, const CutOptions& options)
     : context_(context),
       options_(options),

@@ -112,10 +112,6 @@ int64_t least_bytes(const CacheShape& shape, const MixedOptions& options, int64_
                            (pages - in_8_bits) * quantized_bytes(shape, narrowest));
 }
 
-std::unique_ptr<TokenStore> MixedStoreFactory::create(const PolicyContext& context) const {
-  return std::make_unique<MixedStore>(context, options_);
-}
-
 MixedStore::MixedStore(const PolicyContext& context, const MixedOptions& options)
     : PageStore(context),
       options_(options),
