@@ -257,14 +257,8 @@ int64_t SharedBudgetStore::state_bytes() const {
   return bytes;
 }
 
-void SharedBudgetStore::save_scored(const Scored& scored, StateWriter* out) const {
-  out->values(scored.score);
-  out->values(scored.importance);
-}
-
 void SharedBudgetStore::load_scored(size_t n, StateReader* in, Scored* scored) const {
-  scored->score = in->values<float>();
-  scored->importance = in->values<float>();
+  in->fields(scored->score, scored->importance);
   in->expect(scored->score.size() == n && scored->importance.size() == (by_importance() ? n : 0),
              "a score for each token");
   for (const std::vector<float>* values : {&scored->score, &scored->importance}) {
@@ -278,15 +272,11 @@ void SharedBudgetStore::save(StateWriter* out) const {
     layer.kept.save(out);
     for (size_t h = 0; h < layer.heads.size(); ++h) {
       const Head& head = layer.heads[h];
-      out->values(head.positions);
-      save_scored(head.kept, out);
-      save_scored({head.tail, layer.tail_importance[h]}, out);
-      out->values(head.mass);
-      out->value(static_cast<int64_t>(head.packed.size()));
+      out->fields(head.positions, head.kept.score, head.kept.importance, head.tail, layer.tail_importance[h], head.mass,
+                  static_cast<int64_t>(head.packed.size()));
       for (const PackedUnit& unit : head.packed) {
         unit.page->save(out);
-        out->values(unit.positions);
-        save_scored(unit.tokens, out);
+        out->fields(unit.positions, unit.tokens.score, unit.tokens.importance);
       }
     }
   }

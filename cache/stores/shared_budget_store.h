@@ -240,7 +240,6 @@ class SharedBudgetStore final : public TokenStore {
 
   // Makes packed units of a head's promoted candidates.
   void pack(Layer* layer, int64_t head, const EvictedTokens& leaving) const;
-  void save_scored(const Scored& scored, StateWriter* out) const;
   void load_scored(size_t n, StateReader* in, Scored* scored) const;
   void load_packed(const StageView& view, StateReader* in, Head* head) const;
   int64_t state_bytes() const;

@@ -181,17 +181,14 @@ std::unique_ptr<SequenceCache> StagedSequence::resume(int64_t prompt_tokens) con
 
 bool StagedSequence::save(StateWriter* out) const {
   if (out == nullptr) return true;
-  for (const int64_t n : {boundaries_.prompt_tokens, tokens_, committed_, boundary_, tail_[0].first()}) out->value(n);
+  out->fields(boundaries_.prompt_tokens, tokens_, committed_, boundary_, tail_[0].first());
   for (const DenseLayer& layer : tail_) layer.save(tokens_, out);
   for (const auto& store : stores_) store->save(out);
   return true;
 }
 
 void StagedSequence::load(StateReader* in) {
-  boundaries_.prompt_tokens = in->value<int64_t>();
-  tokens_ = in->value<int64_t>();
-  committed_ = in->value<int64_t>();
-  boundary_ = in->value<int64_t>();
+  in->fields(boundaries_.prompt_tokens, tokens_, committed_, boundary_);
   const auto first = in->value<int64_t>();
   constexpr int64_t kMost = int64_t{1} << 31;  // Positions are 32 bits wide.
   in->expect(boundaries_.prompt_tokens >= 0 && boundaries_.prompt_tokens < kMost, "a prompt's length");

@@ -28,18 +28,10 @@ void ProbeQueries::add(const CacheShape& shape, const StoreProbe& probe) {
 
 void ProbeQueries::clear() { *this = {}; }
 
-void ProbeQueries::save(StateWriter* out) const {
-  out->values(positions_);
-  out->values(seen_);
-  out->values(q_);
-  out->values(mass_);
-}
+void ProbeQueries::save(StateWriter* out) const { out->fields(positions_, seen_, q_, mass_); }
 
 void ProbeQueries::load(const CacheShape& shape, StateReader* in) {
-  positions_ = in->values<int64_t>();
-  seen_ = in->values<int64_t>();
-  q_ = in->values<float>();
-  mass_ = in->values<float>();
+  in->fields(positions_, seen_, q_, mass_);
   const auto probes = static_cast<int64_t>(positions_.size()), values = static_cast<int64_t>(q_.size());
   const int64_t width = shape.n_kv_heads * shape.head_dim;
   in->expect(static_cast<int64_t>(seen_.size()) == probes &&

@@ -53,15 +53,9 @@ Fidelity& Fidelity::operator+=(const Fidelity& other) {
   return *this;
 }
 
-void Fidelity::save(StateWriter* out) const {
-  out->value(queries);
-  for (const double value : {overlap, margin_drift, kl}) out->value(value);
-}
+void Fidelity::save(StateWriter* out) const { out->fields(queries, overlap, margin_drift, kl); }
 
-void Fidelity::load(StateReader* in) {
-  queries = in->value<int64_t>();
-  for (double* value : {&overlap, &margin_drift, &kl}) *value = in->value<double>();
-}
+void Fidelity::load(StateReader* in) { in->fields(queries, overlap, margin_drift, kl); }
 
 void add_fidelity(std::span<const float> full, std::span<const float> packed, int64_t top, Fidelity* fidelity) {
   double overlap = NAN, margin_drift = NAN, kl = NAN;
