@@ -56,11 +56,6 @@ constexpr int kAhead = 4;  // Pages that a warp reads at once.
 // Bias of an entry that stands for no tokens. Its weight is 0 even with kNoMaximum.
 constexpr float kNoTokens = -1e37f;
 
-__device__ __forceinline__ int sum_of_warp(int x) {
-  for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(kAllLanes, x, mask);
-  return x;
-}
-
 // The shared memory of a block that chooses. Each warp has a range of the pages.
 struct Choosing {
   int steps[kChooseWarps][kPromiseSteps];  // Tokens at each step.
