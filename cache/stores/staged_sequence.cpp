@@ -201,9 +201,7 @@ void StagedSequence::load(StateReader* in) {
 }
 
 CacheStats StagedSequence::stats() const {
-  CacheStats stats;
-  stats.tokens = tokens_;
-  stats.tokens_kept = tokens_ - tail_[0].first();
+  CacheStats stats{.tokens = tokens_, .tokens_kept = tokens_ - tail_[0].first()};
   for (const DenseLayer& layer : tail_) {
     stats.bytes += layer.bytes();
     if (may_share_) stats.shared_bytes += layer.shared_bytes();

@@ -68,16 +68,14 @@ std::vector<SampledQueries> ProbeQueries::sampled(const PolicyContext& context, 
     for (int64_t at = end - seen, n = 0; at < end; at += n) {  // In one page or two.
       const int64_t page = at / kernels::kPageTokens, slot = at % kernels::kPageTokens;
       n = std::min(end - at, kernels::kPageTokens - slot);
-      kernels::KeyProducts job;
-      job.page = tail.segment(page, kernels::kPageTokens);
-      job.head = head;
-      job.first = slot;
-      job.n = n;
-      job.q = q_.data() + p * width + head * group * dim;
-      job.n_queries = group;
-      job.out = products.data() + i * group * kSeen + at - (end - seen);
-      job.out_stride = kSeen;
-      jobs.push_back(job);
+      jobs.push_back({.page = tail.segment(page, kernels::kPageTokens),
+                      .head = head,
+                      .first = slot,
+                      .n = n,
+                      .q = q_.data() + p * width + head * group * dim,
+                      .n_queries = group,
+                      .out = products.data() + i * group * kSeen + at - (end - seen),
+                      .out_stride = kSeen});
     }
   }
   context.pool->backend()->multiply_keys(shape.type, dim, jobs);
