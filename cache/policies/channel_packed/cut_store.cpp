@@ -147,12 +147,7 @@ Fidelity CutStore::check(const StageView& view, int64_t layer, const std::vector
                   });
     context_.pool->backend()->multiply_keys(shape().type, dim, jobs);
     context_.pool->backend()->finish();
-    for (int64_t i = 0; i < queries.n; ++i) {
-      const auto row = [&](const std::vector<float>& of) {
-        return std::span(of).subspan(static_cast<size_t>(i * n), static_cast<size_t>(n));
-      };
-      add_fidelity(row(full), row(cut), options_.attention.top, &fidelity);
-    }
+    add_fidelities(full, cut, n, options_.attention.top, &fidelity);
   }
   return fidelity;
 }

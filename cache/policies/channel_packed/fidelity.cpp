@@ -79,4 +79,12 @@ void add_fidelity(std::span<const float> full, std::span<const float> packed, in
   fidelity->kl += (kl - fidelity->kl) / n;
 }
 
+void add_fidelities(std::span<const float> full, std::span<const float> packed, int64_t n, int64_t top,
+                    Fidelity* fidelity) {
+  const auto row = static_cast<size_t>(n);
+  for (size_t at = 0; at < full.size(); at += row) {
+    add_fidelity(full.subspan(at, row), packed.subspan(at, row), top, fidelity);
+  }
+}
+
 }  // namespace smartkv
