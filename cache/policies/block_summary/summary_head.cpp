@@ -31,20 +31,6 @@ int64_t SummaryHead::tokens() const {
   return tokens;
 }
 
-void SummaryHead::for_each(const std::function<void(SummaryEntry&)>& visit) {
-  std::for_each(sinks.begin(), sinks.end(), visit);
-  std::for_each(outliers.begin(), outliers.end(), visit);
-  for (auto& level : levels) std::for_each(level.begin(), level.end(), visit);
-  std::for_each(pending.begin(), pending.end(), visit);
-}
-
-void SummaryHead::for_each(const std::function<void(const SummaryEntry&)>& visit) const {
-  std::for_each(sinks.begin(), sinks.end(), visit);
-  std::for_each(outliers.begin(), outliers.end(), visit);
-  for (const auto& level : levels) std::for_each(level.begin(), level.end(), visit);
-  std::for_each(pending.begin(), pending.end(), visit);
-}
-
 namespace {
 
 void save_entries(const std::vector<SummaryEntry>& entries, StateWriter* out) {
