@@ -1,7 +1,5 @@
 #include "cache/page_pool.h"
 
-#include <utility>
-
 namespace smartkv {
 namespace {
 

@@ -7,12 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
 #include <new>
-#include <span>
 #include <string_view>
 #include <system_error>
 #include <tuple>

@@ -1,7 +1,6 @@
 #include "cache/quantized_page.h"
 
 #include <algorithm>
-#include <string>
 
 #include "cache/state_io.h"
 #include "kernels/indexed_rows.h"

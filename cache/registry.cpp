@@ -1,5 +1,3 @@
-#include <string>
-
 #include "cache/parameters.h"
 #include "cache/policies/block_summary/block_summary.h"
 #include "cache/policies/channel_packed/channel_packed.h"

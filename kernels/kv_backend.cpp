@@ -5,7 +5,6 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "kernels/aligned_buffer.h"
 #include "kernels/elementwise.h"

@@ -1,7 +1,5 @@
 #include "cache/stores/page_store.h"
 
-#include <algorithm>
-
 namespace smartkv {
 
 using kernels::kPageTokens;

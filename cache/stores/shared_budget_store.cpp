@@ -1,13 +1,5 @@
 #include "cache/stores/shared_budget_store.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <string>
-#include <utility>
-
-#include "cache/stores/token_scorer.h"
-
 namespace smartkv {
 namespace {
 

@@ -1,8 +1,6 @@
 #include "cache/stores/slot_store.h"
 
-#include <algorithm>
 #include <numeric>
-#include <string>
 
 namespace smartkv {
 namespace {

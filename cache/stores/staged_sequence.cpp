@@ -1,8 +1,6 @@
 #include "cache/stores/staged_sequence.h"
 
-#include <algorithm>
 #include <numeric>
-#include <string>
 
 #include "cache/stores/staged_bytes.h"
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <utility>
-#include <vector>
 
 #include "kernels/pending_results.h"
 

@@ -1,6 +1,5 @@
 #include "cache/summaries/probe_queries.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "kernels/rope.h"

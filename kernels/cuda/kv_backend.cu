@@ -6,8 +6,6 @@
 #include <mutex>
 #include <new>
 #include <stdexcept>
-#include <utility>
-#include <vector>
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device_buffer.h"

@@ -1,9 +1,5 @@
 #include "kernels/cuda/page_stats.h"
 
-#include <algorithm>
-#include <stdexcept>
-#include <string>
-
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/page_values.h"
 #include "kernels/cuda/platform.h"

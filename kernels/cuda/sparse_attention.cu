@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <type_traits>
 #include <utility>
 
 #include "kernels/attention_kernels.h"
 #include "kernels/cuda/attention_block.h"
-#include "kernels/cuda/attention_tables.h"
 #include "kernels/cuda/platform.h"
 #include "kernels/cuda/row_table.h"
 #include "kernels/indexed_rows.h"

@@ -1,9 +1,7 @@
 #include "cache/policies/block_summary/summary_head.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <utility>
 
 #include "kernels/pending_results.h"
 

@@ -1,8 +1,5 @@
 #include "cache/policies/block_summary/summary_store.h"
 
-#include <algorithm>
-#include <string>
-
 namespace smartkv {
 namespace {
 

@@ -1,7 +1,5 @@
 #include "cache/policies/channel_packed/channel_store.h"
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "kernels/pending_results.h"

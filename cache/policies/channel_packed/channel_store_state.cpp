@@ -1,6 +1,4 @@
 // ChannelStore: the bytes that it holds, and how they are saved.
-#include <memory>
-
 #include "cache/policies/channel_packed/channel_store.h"
 
 namespace smartkv {

@@ -1,7 +1,5 @@
 #include "cache/policies/channel_packed/cut_page.h"
 
-#include <utility>
-
 namespace smartkv {
 
 using kernels::kPageTokens;

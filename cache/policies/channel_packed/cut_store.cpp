@@ -1,9 +1,5 @@
 #include "cache/policies/channel_packed/cut_store.h"
 
-#include <algorithm>
-#include <numeric>
-#include <utility>
-
 #include "cache/policies/channel_packed/channel_selection.h"
 #include "cache/quantized_page.h"
 

@@ -1,11 +1,7 @@
 #include "cache/policies/mixed_precision/mixed_store.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <limits>
 #include <numeric>
-#include <tuple>
 
 #include "kernels/pending_results.h"
 

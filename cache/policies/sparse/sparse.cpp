@@ -1,6 +1,5 @@
 #include "cache/policies/sparse/sparse.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "cache/parameters.h"
