@@ -1,7 +1,5 @@
 #include "cache/boundaries.h"
 
-#include <algorithm>
-
 namespace smartkv {
 
 using kernels::kPageTokens;

@@ -1,7 +1,6 @@
 #include "cache/dense_layer.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "cache/boundaries.h"
 #include "cache/state_io.h"

@@ -1,7 +1,5 @@
 #include "cache/page_pool.h"
 
-#include <utility>
-
 namespace smartkv {
 namespace {
 
@@ -27,12 +25,10 @@ kernels::TokenPlace DensePage::place(int64_t head, int64_t slot) {
 }
 
 kernels::KvSegment DensePage::segment(int64_t tokens) const {
-  kernels::KvSegment segment;
-  segment.tokens = static_cast<int32_t>(tokens);
-  segment.k = data_.data();
-  segment.v = data_.data() + head_bytes_;
-  segment.head_stride = head_stride();
-  return segment;
+  return {.tokens = static_cast<int32_t>(tokens),
+          .k = data_.data(),
+          .v = data_.data() + head_bytes_,
+          .head_stride = head_stride()};
 }
 
 std::shared_ptr<PagePool> PagePool::create(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend,

@@ -1,11 +1,8 @@
 #include "cache/prefix_cache.h"
 
 #include <algorithm>
-#include <functional>
 #include <queue>
-#include <string_view>
 #include <unordered_set>
-#include <utility>
 
 #include "cache/state_io.h"
 

@@ -7,12 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
 #include <new>
-#include <span>
 #include <string_view>
 #include <system_error>
 #include <tuple>
@@ -116,10 +114,7 @@ std::string encode(const Header& header) {
   StateWriter body;
   write_text(&body, header.identity);
   write_text(&body, header.record.key);
-  body.values(header.record.tokens);
-  body.value(header.record.committed);
-  body.value(header.record.own_bytes);
-  body.value(header.state_bytes);
+  body.fields(header.record.tokens, header.record.committed, header.record.own_bytes, header.state_bytes);
   StateWriter out;
   out.bytes(kMagic, sizeof(kMagic));
   out.value(kVersion);
@@ -154,10 +149,7 @@ Header read_header(int fd, int64_t file_bytes) {
   Header header;
   header.identity = read_text(&in);
   header.record.key = read_text(&in);
-  header.record.tokens = in.values<int32_t>();
-  header.record.committed = in.value<int64_t>();
-  header.record.own_bytes = in.value<int64_t>();
-  header.state_bytes = in.value<int64_t>();
+  in.fields(header.record.tokens, header.record.committed, header.record.own_bytes, header.state_bytes);
   const auto whole = static_cast<int64_t>(text.size() + 2 * sizeof(uint64_t));
   if (header.state_bytes < 0 || whole + header.state_bytes != file_bytes) {
     throw CacheError("expected " + std::to_string(whole + header.state_bytes) + " bytes, found " +

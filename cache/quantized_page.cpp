@@ -1,7 +1,6 @@
 #include "cache/quantized_page.h"
 
 #include <algorithm>
-#include <string>
 
 #include "cache/state_io.h"
 #include "kernels/indexed_rows.h"
@@ -75,17 +74,16 @@ void QuantizedPage::read(const CacheShape& shape, int64_t head, int64_t n_heads,
 }
 
 kernels::KvSegment QuantizedPage::segment() const {
-  kernels::KvSegment segment;
-  segment.format = indexed_.read > 0 ? kernels::KvSegment::Format::kIndexed : kernels::KvSegment::Format::kQuantized;
-  segment.tokens = kPageTokens;
-  segment.k = data_.data();
-  segment.head_stride = head_stride_;
-  segment.quantized = layout_;
-  segment.channel_order = channel_order_ == nullptr ? nullptr : channel_order_->data();
-  segment.read = indexed_.read;
-  segment.row_bits = indexed_.bits;
-  if (indexed_.read > 0) segment.v = row_data();
-  return segment;
+  using Format = kernels::KvSegment::Format;
+  return {.format = indexed_.read > 0 ? Format::kIndexed : Format::kQuantized,
+          .tokens = kPageTokens,
+          .k = data_.data(),
+          .v = indexed_.read > 0 ? row_data() : nullptr,
+          .head_stride = head_stride_,
+          .read = indexed_.read,
+          .row_bits = indexed_.bits,
+          .quantized = layout_,
+          .channel_order = channel_order_ == nullptr ? nullptr : channel_order_->data()};
 }
 
 int64_t bytes_of(std::span<const QuantizedPageRef> pages) {

@@ -1,5 +1,3 @@
-#include <string>
-
 #include "cache/parameters.h"
 #include "cache/policies/block_summary/block_summary.h"
 #include "cache/policies/channel_packed/channel_packed.h"
@@ -96,15 +94,15 @@ const std::vector<PolicyRow>& policy_registry() {
        .summary = "every token; each query reads the tokens of the highest estimated attention",
        .create = make_sparse_policy,
        .trials = {{"", "{}"}, {"codes", R"({"kept": "k4v4"})"}}},
-      {.name = "k8v8", .summary = "K and V in 8 bits", .create = make_k8v8_policy, .in_order = true},
+      {.name = "k8v8", .summary = "K and V in 8 bits", .create = make_uniform_policy<8, 8>, .in_order = true},
       {.name = "k8v4",
        .summary = "K in 8 bits, V in 4 bits",
-       .create = make_k8v4_policy,
+       .create = make_uniform_policy<8, 4>,
        .in_order = true,
        .trials = {{"", "{}"}, {"short_window", R"({"window": 20})"}}},
-      {.name = "k4v4", .summary = "K and V in 4 bits", .create = make_k4v4_policy, .in_order = true},
-      {.name = "k3v3", .summary = "K and V in 3 bits", .create = make_k3v3_policy, .in_order = true},
-      {.name = "k2v2", .summary = "K and V in 2 bits", .create = make_k2v2_policy, .in_order = true},
+      {.name = "k4v4", .summary = "K and V in 4 bits", .create = make_uniform_policy<4, 4>, .in_order = true},
+      {.name = "k3v3", .summary = "K and V in 3 bits", .create = make_uniform_policy<3, 3>, .in_order = true},
+      {.name = "k2v2", .summary = "K and V in 2 bits", .create = make_uniform_policy<2, 2>, .in_order = true},
   };
   return rows;
 }

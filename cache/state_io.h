@@ -27,6 +27,11 @@ class StateWriter {
     value(static_cast<int64_t>(values.size()));
     bytes(values.data(), values.size() * sizeof(T));
   }
+  // Appends values, and vectors as values() does, one after the other.
+  template <typename... T>
+  void fields(const T&... fields) {
+    (field(fields), ...);
+  }
   void bytes(const void* from, size_t n) { data_.append(static_cast<const char*>(from), n); }
   // Appends n bytes, which the caller must fill before the next call, and returns where they begin.
   char* room(size_t n) {
@@ -37,6 +42,15 @@ class StateWriter {
   const std::string& data() const { return data_; }
 
  private:
+  template <typename T>
+  void field(const T& field) {
+    value(field);
+  }
+  template <typename T>
+  void field(const std::vector<T>& field) {
+    values(field);
+  }
+
   std::string data_;
 };
 
@@ -60,6 +74,11 @@ class StateReader {
     bytes(values.data(), values.size() * sizeof(T));
     return values;
   }
+  // Reads what StateWriter::fields() wrote.
+  template <typename... T>
+  void fields(T&... fields) {
+    (field(fields), ...);
+  }
   void bytes(void* to, size_t n) {
     const std::span<const char> from = bytes(n);
     if (n > 0) std::memcpy(to, from.data(), n);
@@ -79,6 +98,14 @@ class StateReader {
   }
 
  private:
+  template <typename T>
+  void field(T& field) {
+    field = value<T>();
+  }
+  template <typename T>
+  void field(std::vector<T>& field) {
+    field = values<T>();
+  }
   [[noreturn]] void fail(int64_t wanted) const {
     throw CacheError("state: expected " + std::to_string(wanted) + " more values or bytes at byte " +
                      std::to_string(at_) + ", found " + std::to_string(left()));

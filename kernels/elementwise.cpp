@@ -1,7 +1,6 @@
 #include "kernels/elementwise.h"
 
 #include <algorithm>
-#include <stdexcept>
 
 #include "kernels/bf16.h"
 #include "kernels/cpu_kernels.h"

@@ -11,7 +11,6 @@
 // same purpose.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "kernels/attention.h"

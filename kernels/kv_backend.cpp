@@ -5,7 +5,6 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "kernels/aligned_buffer.h"
 #include "kernels/elementwise.h"
@@ -30,10 +29,7 @@ void load_place(KvType type, int64_t head_dim, const TokenPlace& place, float* k
     std::copy_n(static_cast<const float*>(place.v), head_dim, v);
     return;
   }
-  KvSegment page;
-  page.k = place.k;
-  page.v = place.v;
-  load_kv(type, head_dim, page, 0, place.slot, k, v);
+  load_kv(type, head_dim, {.k = place.k, .v = place.v}, 0, place.slot, k, v);
 }
 
 void move_token(KvType type, int64_t head_dim, const TokenMove& move) {

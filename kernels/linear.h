@@ -22,7 +22,6 @@
 // Results are batch-invariant: row i of y has the same bits whatever the other rows and the number of threads are.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string_view>
 

@@ -57,10 +57,6 @@ struct LinearKernels {
   void (*measure_int4)(const float* w, const float* scale, const float* minimum, const float* inverse, Int4Fit& fit);
 };
 
-extern const LinearKernels kLinearScalar;
-extern const LinearKernels kLinearAvx2;
-extern const LinearKernels kLinearAvx512;
-extern const LinearKernels kLinearAvx512Vnni;
-extern const LinearKernels kLinearAmx;
+extern const LinearKernels kLinearScalar, kLinearAvx2, kLinearAvx512, kLinearAvx512Vnni, kLinearAmx;
 
 }  // namespace smartkv::kernels

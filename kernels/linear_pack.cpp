@@ -47,9 +47,7 @@ bool has(WeightType type, Minimums minimums) {
   return minimums == Minimums::kStored || (type == WeightType::kInt8 && minimums == Minimums::kCentred);
 }
 
-std::byte* lane_group(PackedMatrix& matrix, int64_t group) {
-  return matrix.data.data() + group * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features);
-}
+int64_t lane_group_bytes(const PackedMatrix& m) { return lane_group_bytes(m.type, m.minimums, m.in_features); }
 
 // A group of 32 weights of one row. A weight is scale * q + minimum.
 struct IntegerGroup {
@@ -67,7 +65,7 @@ struct GroupPlace {
 
 GroupPlace group_place(const PackedMatrix& matrix, int64_t lanes, int64_t k_group) {
   const int bits = integer_bits(matrix.type);
-  const int64_t begin = lanes * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features);
+  const int64_t begin = lanes * lane_group_bytes(matrix);
   const GroupOffsets at =
       group_offsets(bits, matrix.minimums == Minimums::kCentred, k_group, matrix.in_features / kGroupSize);
   return {bits, {begin + at.integers, begin + at.scales}, kGroupSize * bits / 8};
@@ -224,9 +222,7 @@ void pack_int4(PackedMatrix& matrix, int64_t group, const float* rows) {
     const LaneLine line = quantize_int4(w);
     const Lanes inverse = inverses(line);
     for (size_t lane = 0; lane < kLanes; ++lane) {
-      IntegerGroup quantized;
-      quantized.scale = line.scale[lane];
-      quantized.minimum = line.minimum[lane];
+      IntegerGroup quantized{{}, line.scale[lane], line.minimum[lane]};
       for (size_t k = 0; k < kGroupSize; ++k) {
         quantized.q[k] = level_of(w[k][lane], quantized.minimum, inverse[lane]);
       }
@@ -238,14 +234,8 @@ void pack_int4(PackedMatrix& matrix, int64_t group, const float* rows) {
 }  // namespace
 
 std::string_view name(WeightType type) {
-  switch (type) {
-    case WeightType::kF32: return "f32";
-    case WeightType::kBf16: return "bf16";
-    case WeightType::kInt8: return "int8";
-    case WeightType::kInt4: return "int4";
-    case WeightType::kInt6: return "int6";
-  }
-  return "unknown";
+  static constexpr std::string_view kNames[] = {"f32", "bf16", "int8", "int4", "int6"};  // in the order of WeightType
+  return kNames[static_cast<size_t>(type)];
 }
 
 int64_t packed_bytes(WeightType type, int64_t out_features, int64_t in_features, Minimums minimums) {
@@ -262,18 +252,13 @@ PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_featu
                                 std::to_string(k_multiple(type, minimums)) + "], found [" +
                                 std::to_string(out_features) + ", " + std::to_string(in_features) + "]");
   }
-  PackedMatrix matrix;
-  matrix.type = type;
-  matrix.minimums = minimums;
-  matrix.out_features = out_features;
-  matrix.in_features = in_features;
-  matrix.data = AlignedBuffer(static_cast<size_t>(packed_bytes(type, out_features, in_features, minimums)));
-  return matrix;
+  return {type, minimums, out_features, in_features,
+          AlignedBuffer(static_cast<size_t>(packed_bytes(type, out_features, in_features, minimums)))};
 }
 
 void pack_lanes(PackedMatrix& matrix, int64_t group, const float* rows) {
   const int64_t k_total = matrix.in_features;
-  std::byte* out = lane_group(matrix, group);
+  std::byte* out = matrix.data.data() + group * lane_group_bytes(matrix);
   switch (matrix.type) {
     case WeightType::kF32:
       for (int64_t lane = 0; lane < kLanes; ++lane) {
@@ -314,10 +299,8 @@ void pack_group(PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t la
     throw std::invalid_argument("packed matrix of int4: expected levels up to 15, found " +
                                 std::to_string(*std::max_element(q, q + kGroupSize)));
   }
-  IntegerGroup values;
+  IntegerGroup values{{}, scale, minimum};
   std::copy_n(q, kGroupSize, values.q);
-  values.scale = scale;
-  values.minimum = minimum;
   store_group(matrix, group, k_group, lane, values);
 }
 
@@ -343,8 +326,7 @@ namespace {
 
 // Returns where a block of coded groups begins, in bytes.
 int64_t block_place(const PackedMatrix& matrix, int64_t group, int64_t block) {
-  return group * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features) +
-         block * block_bytes(integer_bits(matrix.type));
+  return group * lane_group_bytes(matrix) + block * block_bytes(integer_bits(matrix.type));
 }
 
 void unpack_coded_row(const PackedMatrix& matrix, int64_t group, int64_t lane, float* out) {
@@ -423,8 +405,7 @@ void unpack_block(const PackedMatrix& matrix, int64_t group, int64_t block, int6
 
 void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
   const int64_t lane = row % kLanes, lanes = row / kLanes;
-  const std::byte* base =
-      matrix.data.data() + lanes * lane_group_bytes(matrix.type, matrix.minimums, matrix.in_features);
+  const std::byte* base = matrix.data.data() + lanes * lane_group_bytes(matrix);
   if (matrix.type == WeightType::kF32) {
     for (int64_t k = 0; k < matrix.in_features; ++k) out[k] = reinterpret_cast<const float*>(base)[k * kLanes + lane];
   } else if (matrix.type == WeightType::kBf16) {

@@ -73,15 +73,7 @@ struct PageRead {
 
 // Returns a job that reads one token. k, v: f32 [head_dim]; either may be null. REQUIRES: `place` is a slot of a page.
 inline PageRead read_of(const TokenPlace& place, float* k, float* v) {
-  PageRead job;
-  job.page.tokens = kPageTokens;
-  job.page.k = place.k;
-  job.page.v = place.v;
-  job.first = place.slot;
-  job.n = 1;
-  job.k = k;
-  job.v = v;
-  return job;
+  return {.page = {.tokens = kPageTokens, .k = place.k, .v = place.v}, .first = place.slot, .n = 1, .k = k, .v = v};
 }
 
 // Computes statistics of tokens [first, first + n) of KV heads [0, n_heads) of a dense page. Each result may be null.

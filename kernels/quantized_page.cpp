@@ -1,7 +1,6 @@
 #include "kernels/quantized_page.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>

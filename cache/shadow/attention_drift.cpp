@@ -1,15 +1,10 @@
 #include "cache/shadow/attention_drift.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
-#include <cstddef>
 #include <iterator>
-#include <limits>
 #include <numeric>
-
-#include "kernels/quantized_page.h"
 
 namespace smartkv {
 namespace {

@@ -1,6 +1,5 @@
 #include "cache/shadow/shadow_policy.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include <nlohmann/json.hpp>

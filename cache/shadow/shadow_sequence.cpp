@@ -1,6 +1,5 @@
 #include "cache/shadow/shadow_sequence.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace smartkv {

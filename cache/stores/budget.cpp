@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
-#include <utility>
 
 namespace smartkv {
 namespace {

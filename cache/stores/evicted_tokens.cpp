@@ -1,7 +1,5 @@
 #include "cache/stores/evicted_tokens.h"
 
-#include <utility>
-
 namespace smartkv {
 
 EvictedTokens::EvictedTokens(const PagePool& pool, const DenseLayer& tail, int64_t first, int64_t end)

@@ -1,7 +1,6 @@
 #include "cache/stores/head_units.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace smartkv {
 

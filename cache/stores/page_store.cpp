@@ -1,11 +1,8 @@
 #include "cache/stores/page_store.h"
 
-#include <algorithm>
-
 namespace smartkv {
 
 using kernels::kPageTokens;
-using kernels::QuantizedLayout;
 
 int64_t read_prompt_stride(Parameters* parameters, int64_t fallback) {
   const int64_t stride = parameters->integer("prompt_stride", fallback, kPageTokens, int64_t{1} << 24,
@@ -109,30 +106,6 @@ std::vector<kernels::TokenPlace> tail_places(const CacheShape& shape, const Dens
     for (int64_t t = 0; t < kPageTokens; ++t) places.push_back(tail.place(i * kPageTokens + t, head));
   }
   return places;
-}
-
-namespace {
-
-class UniformStore final : public PageStore {
- public:
-  UniformStore(const PolicyContext& context, const QuantizedLayout& layout) : PageStore(context), layout_(layout) {}
-  std::unique_ptr<TokenStore> fork() const override { return std::make_unique<UniformStore>(*this); }
-  int64_t stable_bytes() const override { return bytes(); }
-
- private:
-  QuantizedPageRef pack(int64_t, int64_t i, std::span<const kernels::TokenPlace> tokens) const override {
-    return std::make_shared<QuantizedPage>(context().pool, layout(i), nullptr, kernels::PageSource{tokens});
-  }
-  int64_t page_bytes(int64_t i) const override { return quantized_bytes(shape(), layout(i)); }
-  QuantizedLayout layout(int64_t page) const { return page == 0 ? widest_layout(shape()) : layout_; }
-
-  QuantizedLayout layout_;
-};
-
-}  // namespace
-
-std::unique_ptr<TokenStore> UniformStoreFactory::create(const PolicyContext& context) const {
-  return std::make_unique<UniformStore>(context, layout_);
 }
 
 }  // namespace smartkv

@@ -94,16 +94,4 @@ inline kernels::KvSegment tail_page(const DenseLayer& tail, int64_t i) {
 // Returns where these tokens are: [n_kv_heads, kPageTokens].
 std::vector<kernels::TokenPlace> tail_places(const CacheShape& shape, const DenseLayer& tail, int64_t i);
 
-// Makes stores with all pages in one layout, except for the first page, which is in 8 bits: it holds the sinks, whose
-// keys are unlike all others.
-class UniformStoreFactory final : public StoreFactory {
- public:
-  explicit UniformStoreFactory(const kernels::QuantizedLayout& layout) : layout_(layout) {}
-  std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
-  bool exchanges() const override { return false; }
-
- private:
-  kernels::QuantizedLayout layout_;
-};
-
 }  // namespace smartkv

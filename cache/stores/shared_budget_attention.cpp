@@ -1,9 +1,5 @@
 // The parts of SharedBudgetStore for scorers of attention.
-#include <algorithm>
-#include <cmath>
-
 #include "cache/stores/shared_budget_store.h"
-#include "cache/stores/token_scorer.h"
 
 namespace smartkv {
 

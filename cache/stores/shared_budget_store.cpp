@@ -1,13 +1,5 @@
 #include "cache/stores/shared_budget_store.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <string>
-#include <utility>
-
-#include "cache/stores/token_scorer.h"
-
 namespace smartkv {
 namespace {
 
@@ -26,11 +18,6 @@ int64_t SharedBudgetOptions::dense_slots() const {
   return std::min(slots, std::max(whole_pages(slots / 8), least_units(eviction) * kPageTokens));
 }
 
-SharedBudgetStoreFactory::SharedBudgetStoreFactory(const SharedBudgetOptions& options, TokenScorer scorer)
-    : options_(options), scorer_(std::move(scorer)) {}
-
-SharedBudgetStoreFactory::~SharedBudgetStoreFactory() = default;
-
 std::unique_ptr<StoreFactory> make_slot_store(bool shared, const SharedBudgetOptions& options, TokenScorer scorer) {
   if (!shared) return std::make_unique<SlotStoreFactory>(options.eviction, std::move(scorer));
   if (!comparable(scorer)) {
@@ -39,10 +26,6 @@ std::unique_ptr<StoreFactory> make_slot_store(bool shared, const SharedBudgetOpt
         std::string(name_of(scorer)) + '"');
   }
   return std::make_unique<SharedBudgetStoreFactory>(options, std::move(scorer));
-}
-
-std::unique_ptr<TokenStore> SharedBudgetStoreFactory::create(const PolicyContext& context) const {
-  return std::make_unique<SharedBudgetStore>(context, options_, scorer_);
 }
 
 SharedBudgetStore::SharedBudgetStore(const PolicyContext& context, const SharedBudgetOptions& options,
@@ -266,14 +249,8 @@ int64_t SharedBudgetStore::state_bytes() const {
   return bytes;
 }
 
-void SharedBudgetStore::save_scored(const Scored& scored, StateWriter* out) const {
-  out->values(scored.score);
-  out->values(scored.importance);
-}
-
 void SharedBudgetStore::load_scored(size_t n, StateReader* in, Scored* scored) const {
-  scored->score = in->values<float>();
-  scored->importance = in->values<float>();
+  in->fields(scored->score, scored->importance);
   in->expect(scored->score.size() == n && scored->importance.size() == (by_importance() ? n : 0),
              "a score for each token");
   for (const std::vector<float>* values : {&scored->score, &scored->importance}) {
@@ -287,15 +264,11 @@ void SharedBudgetStore::save(StateWriter* out) const {
     layer.kept.save(out);
     for (size_t h = 0; h < layer.heads.size(); ++h) {
       const Head& head = layer.heads[h];
-      out->values(head.positions);
-      save_scored(head.kept, out);
-      save_scored({head.tail, layer.tail_importance[h]}, out);
-      out->values(head.mass);
-      out->value(static_cast<int64_t>(head.packed.size()));
+      out->fields(head.positions, head.kept.score, head.kept.importance, head.tail, layer.tail_importance[h], head.mass,
+                  static_cast<int64_t>(head.packed.size()));
       for (const PackedUnit& unit : head.packed) {
         unit.page->save(out);
-        out->values(unit.positions);
-        save_scored(unit.tokens, out);
+        out->fields(unit.positions, unit.tokens.score, unit.tokens.importance);
       }
     }
   }

@@ -50,18 +50,6 @@ struct SharedBudgetOptions {
   int64_t packed_tokens() const { return eviction_slots(eviction) - dense_slots(); }
 };
 
-class SharedBudgetStoreFactory final : public StoreFactory {
- public:
-  SharedBudgetStoreFactory(const SharedBudgetOptions& options, TokenScorer scorer);
-  ~SharedBudgetStoreFactory() override;
-  std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
-  bool exchanges() const override { return true; }
-
- private:
-  SharedBudgetOptions options_;
-  TokenScorer scorer_;
-};
-
 // Makes the factory of a SharedBudgetStore or, if `shared` is false, of a SlotStore. Throws CacheError if `shared` is
 // true and the scorer's scores are not comparable.
 std::unique_ptr<StoreFactory> make_slot_store(bool shared, const SharedBudgetOptions& options, TokenScorer scorer);
@@ -252,7 +240,6 @@ class SharedBudgetStore final : public TokenStore {
 
   // Makes packed units of a head's promoted candidates.
   void pack(Layer* layer, int64_t head, const EvictedTokens& leaving) const;
-  void save_scored(const Scored& scored, StateWriter* out) const;
   void load_scored(size_t n, StateReader* in, Scored* scored) const;
   void load_packed(const StageView& view, StateReader* in, Head* head) const;
   int64_t state_bytes() const;
@@ -271,5 +258,6 @@ class SharedBudgetStore final : public TokenStore {
   mutable bool shares_ = false;
   PoolCharge state_;
 };
+using SharedBudgetStoreFactory = StoreFactoryOf<SharedBudgetStore, true, SharedBudgetOptions, TokenScorer>;
 
 }  // namespace smartkv

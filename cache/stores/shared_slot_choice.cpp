@@ -1,9 +1,5 @@
 // The choice of what a SharedBudgetStore keeps at a boundary.
-#include <algorithm>
-#include <functional>
-#include <limits>
 #include <numeric>
-#include <utility>
 
 #include "cache/stores/budget.h"
 #include "cache/stores/shared_budget_store.h"

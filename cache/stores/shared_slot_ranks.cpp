@@ -1,7 +1,4 @@
 // SharedBudgetStore on tensor-parallel ranks: what they tell each other, and how much each comes to hold.
-#include <algorithm>
-#include <utility>
-
 #include "cache/stores/shared_budget_store.h"
 
 namespace smartkv {

@@ -1,8 +1,6 @@
 #include "cache/stores/slot_store.h"
 
-#include <algorithm>
 #include <numeric>
-#include <string>
 
 namespace smartkv {
 namespace {
@@ -74,8 +72,6 @@ SlotStoreFactory::SlotStoreFactory(const EvictionOptions& options, TokenScorer s
       "kv_cache.kept: expected \"dense\" with heads of equal size and prefill \"streaming\", because only "
       "the prune at the prompt's end quantizes");
 }
-
-SlotStoreFactory::~SlotStoreFactory() = default;
 
 bool SlotStoreFactory::exchanges() const { return pools_heads(scorer_); }
 
@@ -355,25 +351,18 @@ std::vector<Token> SlotStore::lost(const Layer& layer, int64_t h, std::span<cons
 }
 
 void SlotStore::save(StateWriter* out) const {
-  for (const int64_t n : {packed_, kept_, scored_}) out->value(n);
+  out->fields(packed_, kept_, scored_);
   for (const Layer& layer : layers_) {
     for (const QuantizedPageRef& page : layer.packed) page->save(out);
     layer.kept.save(kept_, out);
     for (const Head& head : layer.heads) {
-      out->values(head.packed);
-      out->values(head.positions);
-      out->values(head.scores);
-      out->values(head.heap);
-      out->values(head.tail_scores);
-      out->values(head.mass);
+      out->fields(head.packed, head.positions, head.scores, head.heap, head.tail_scores, head.mass);
     }
   }
 }
 
 void SlotStore::load(const StageView& view, StateReader* in) {
-  packed_ = in->value<int64_t>();
-  kept_ = in->value<int64_t>();
-  scored_ = in->value<int64_t>();
+  in->fields(packed_, kept_, scored_);
   in->expect(packed_ >= 0 && packed_ <= slots_ && packed_ % kPageTokens == 0 && (packed_ == 0 || options_.packed),
              "a count of packed tokens");
   in->expect(kept_ >= 0 && kept_ <= slots_ - packed_, "a count of slots");
@@ -391,12 +380,7 @@ void SlotStore::load(const StageView& view, StateReader* in) {
 
 void SlotStore::load_head(const StageView& view, StateReader* in, Head* head) const {
   const auto left = [&](int32_t position) { return position >= 0 && position < view.tail_first; };
-  head->packed = in->values<int32_t>();
-  head->positions = in->values<int32_t>();
-  head->scores = in->values<float>();
-  head->heap = in->values<uint32_t>();
-  head->tail_scores = in->values<float>();
-  head->mass = in->values<float>();
+  in->fields(head->packed, head->positions, head->scores, head->heap, head->tail_scores, head->mass);
   const auto kept = static_cast<size_t>(kept_), tail = static_cast<size_t>(view.tokens - view.tail_first);
   in->expect(head->packed.size() == static_cast<size_t>(packed_) &&
                  std::all_of(head->packed.begin(), head->packed.end(), left),

@@ -58,7 +58,6 @@ int64_t scored_tail(const TokenScorer& scorer, const StageView& view, const Mome
 class SlotStoreFactory final : public StoreFactory {
  public:
   SlotStoreFactory(const EvictionOptions& options, TokenScorer scorer);
-  ~SlotStoreFactory() override;
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
   bool exchanges() const override;
 

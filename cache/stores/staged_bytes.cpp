@@ -1,6 +1,5 @@
 #include "cache/stores/staged_bytes.h"
 
-#include <algorithm>
 #include <numeric>
 
 namespace smartkv {

@@ -1,8 +1,5 @@
 #include "cache/stores/staged_policy.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "cache/stores/staged_bytes.h"
 #include "cache/stores/staged_sequence.h"
 

@@ -1,8 +1,6 @@
 #include "cache/stores/staged_sequence.h"
 
-#include <algorithm>
 #include <numeric>
-#include <string>
 
 #include "cache/stores/staged_bytes.h"
 
@@ -181,17 +179,14 @@ std::unique_ptr<SequenceCache> StagedSequence::resume(int64_t prompt_tokens) con
 
 bool StagedSequence::save(StateWriter* out) const {
   if (out == nullptr) return true;
-  for (const int64_t n : {boundaries_.prompt_tokens, tokens_, committed_, boundary_, tail_[0].first()}) out->value(n);
+  out->fields(boundaries_.prompt_tokens, tokens_, committed_, boundary_, tail_[0].first());
   for (const DenseLayer& layer : tail_) layer.save(tokens_, out);
   for (const auto& store : stores_) store->save(out);
   return true;
 }
 
 void StagedSequence::load(StateReader* in) {
-  boundaries_.prompt_tokens = in->value<int64_t>();
-  tokens_ = in->value<int64_t>();
-  committed_ = in->value<int64_t>();
-  boundary_ = in->value<int64_t>();
+  in->fields(boundaries_.prompt_tokens, tokens_, committed_, boundary_);
   const auto first = in->value<int64_t>();
   constexpr int64_t kMost = int64_t{1} << 31;  // Positions are 32 bits wide.
   in->expect(boundaries_.prompt_tokens >= 0 && boundaries_.prompt_tokens < kMost, "a prompt's length");
@@ -204,9 +199,7 @@ void StagedSequence::load(StateReader* in) {
 }
 
 CacheStats StagedSequence::stats() const {
-  CacheStats stats;
-  stats.tokens = tokens_;
-  stats.tokens_kept = tokens_ - tail_[0].first();
+  CacheStats stats{.tokens = tokens_, .tokens_kept = tokens_ - tail_[0].first()};
   for (const DenseLayer& layer : tail_) {
     stats.bytes += layer.bytes();
     if (may_share_) stats.shared_bytes += layer.shared_bytes();

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <utility>
-#include <vector>
 
 #include "kernels/pending_results.h"
 
@@ -56,18 +54,11 @@ std::string_view name_of(const TokenScorer& scorer) {
 }
 
 bool comparable(const TokenScorer& scorer) {
-  if (const auto* const contents = std::get_if<std::shared_ptr<const ContentScorer>>(&scorer))
-    return (*contents)->comparable();
-  if (const auto* const pages = std::get_if<std::shared_ptr<const PageScorer>>(&scorer)) return (*pages)->comparable();
-  return true;
+  return std::visit([](const auto& kind) { return kind->comparable(); }, scorer);
 }
 
 bool knows_importance(const TokenScorer& scorer) {
-  if (const auto* const contents = std::get_if<std::shared_ptr<const ContentScorer>>(&scorer))
-    return (*contents)->knows_importance();
-  if (const auto* const pages = std::get_if<std::shared_ptr<const PageScorer>>(&scorer))
-    return (*pages)->knows_importance();
-  return false;
+  return std::visit([](const auto& kind) { return kind->knows_importance(); }, scorer);
 }
 
 const AttentionScorer* attention_scorer(const TokenScorer& scorer) {

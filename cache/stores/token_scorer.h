@@ -20,15 +20,20 @@ struct ScoredTokens {
   int64_t first = 0, n = 0;
 };
 
-// Computes scores on the host, from layer, KV head and position.
-class ContentScorer {
+// What every scorer tells about itself.
+class ScorerTraits {
  public:
-  virtual ~ContentScorer() = default;
+  virtual ~ScorerTraits() = default;
   virtual std::string_view name() const = 0;
   // Whether scores of different layers and KV heads share one scale.
   virtual bool comparable() const { return true; }
   // Whether score() also writes importance: how strongly the model attends to a token when it repeats the text.
   virtual bool knows_importance() const { return false; }
+};
+
+// Computes scores on the host, from layer, KV head and position.
+class ContentScorer : public ScorerTraits {
+ public:
   // Writes the scores of tokens: f32 [n_kv_heads, n]. A score is final and does not depend on how tokens are divided
   // into calls. If `importance` is not null, also writes this tensor-parallel rank's part of it: f32
   // [context.all_kv_heads(), n]. The sum over all ranks is the importance. It is not on the scale of the scores.
@@ -37,13 +42,9 @@ class ContentScorer {
 };
 
 // Has the backend compute scores from the contents of pages.
-class PageScorer {
+class PageScorer : public ScorerTraits {
  public:
-  virtual ~PageScorer() = default;
-  virtual std::string_view name() const = 0;
-  virtual bool comparable() const { return true; }         // as for ContentScorer
-  virtual bool knows_importance() const { return false; }  // as for ContentScorer
-  virtual bool needs_angles() const { return false; }      // whether score() needs TokenScoring::angles
+  virtual bool needs_angles() const { return false; }  // whether score() needs TokenScoring::angles
   // Lets the backend write TokenScoring::scores and, unless it is null, TokenScoring::importance. The results are valid
   // after PageOps::finish().
   virtual void score(const PolicyContext& context, std::span<const TokenScoring> layers) const = 0;
@@ -54,10 +55,8 @@ class PageScorer {
 
 // Scores tokens by the attention that they receive from probe queries. Scores of all layers and KV heads share one
 // scale.
-class AttentionScorer {
+class AttentionScorer : public ScorerTraits {
  public:
-  virtual ~AttentionScorer() = default;
-  virtual std::string_view name() const = 0;
   // Returns n: the last n queries before each boundary are probes.
   virtual int64_t n_probes() const = 0;
   // Whether attention is averaged over the KV heads of a layer before score(). They then all keep the same tokens.

@@ -9,6 +9,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cache/boundaries.h"
@@ -137,6 +139,20 @@ class StoreFactory {
   // Whether its stores communicate with other tensor-parallel ranks in prepare(), because what they keep of a KV head
   // depends on other heads, too. bytes_at() then bounds the rank that holds most.
   virtual bool exchanges() const = 0;
+};
+
+// Creates stores from the context and copies of the arguments.
+template <typename Store, bool kExchanges, typename... Arguments>
+class StoreFactoryOf final : public StoreFactory {
+ public:
+  explicit StoreFactoryOf(Arguments... arguments) : arguments_(std::move(arguments)...) {}
+  std::unique_ptr<TokenStore> create(const PolicyContext& context) const override {
+    return std::apply([&](const auto&... of) { return std::make_unique<Store>(context, of...); }, arguments_);
+  }
+  bool exchanges() const override { return kExchanges; }
+
+ private:
+  std::tuple<Arguments...> arguments_;
 };
 
 }  // namespace smartkv

@@ -1,6 +1,5 @@
 #include "cache/summaries/probe_queries.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "kernels/rope.h"
@@ -28,18 +27,10 @@ void ProbeQueries::add(const CacheShape& shape, const StoreProbe& probe) {
 
 void ProbeQueries::clear() { *this = {}; }
 
-void ProbeQueries::save(StateWriter* out) const {
-  out->values(positions_);
-  out->values(seen_);
-  out->values(q_);
-  out->values(mass_);
-}
+void ProbeQueries::save(StateWriter* out) const { out->fields(positions_, seen_, q_, mass_); }
 
 void ProbeQueries::load(const CacheShape& shape, StateReader* in) {
-  positions_ = in->values<int64_t>();
-  seen_ = in->values<int64_t>();
-  q_ = in->values<float>();
-  mass_ = in->values<float>();
+  in->fields(positions_, seen_, q_, mass_);
   const auto probes = static_cast<int64_t>(positions_.size()), values = static_cast<int64_t>(q_.size());
   const int64_t width = shape.n_kv_heads * shape.head_dim;
   in->expect(static_cast<int64_t>(seen_.size()) == probes &&
@@ -76,16 +67,14 @@ std::vector<SampledQueries> ProbeQueries::sampled(const PolicyContext& context, 
     for (int64_t at = end - seen, n = 0; at < end; at += n) {  // In one page or two.
       const int64_t page = at / kernels::kPageTokens, slot = at % kernels::kPageTokens;
       n = std::min(end - at, kernels::kPageTokens - slot);
-      kernels::KeyProducts job;
-      job.page = tail.segment(page, kernels::kPageTokens);
-      job.head = head;
-      job.first = slot;
-      job.n = n;
-      job.q = q_.data() + p * width + head * group * dim;
-      job.n_queries = group;
-      job.out = products.data() + i * group * kSeen + at - (end - seen);
-      job.out_stride = kSeen;
-      jobs.push_back(job);
+      jobs.push_back({.page = tail.segment(page, kernels::kPageTokens),
+                      .head = head,
+                      .first = slot,
+                      .n = n,
+                      .q = q_.data() + p * width + head * group * dim,
+                      .n_queries = group,
+                      .out = products.data() + i * group * kSeen + at - (end - seen),
+                      .out_stride = kSeen});
     }
   }
   context.pool->backend()->multiply_keys(shape.type, dim, jobs);

@@ -63,24 +63,27 @@ void tile_rows(int64_t rows, const T* a, int64_t lda, const T* b, int64_t ldb, i
   }
 }
 
+// Calls run(Groups, g) for column groups [g, g + Groups) in turn until all are covered, with Groups up to Most.
+template <int Most, typename Run>
+void for_each_groups(int64_t groups, const Run& run) {
+  int64_t g = 0;
+  const auto of = [&]<int Groups>(std::integral_constant<int, Groups> width) {
+    for (; g + Groups <= groups; g += Groups) run(width, g);
+  };
+  if constexpr (Most >= 4) of(std::integral_constant<int, 4>{});
+  of(std::integral_constant<int, 2>{});
+  of(std::integral_constant<int, 1>{});
+}
+
 // Computes C [rows][16 groups] (+)= A B for any number of column groups.
 template <typename T>
 void product(int64_t rows, int64_t groups, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c,
              int64_t ldc, bool accumulate, const T* next) {
   constexpr int64_t kGroup = std::is_same_v<T, float> ? 16 : 32;
-  int64_t g = 0;
-  for (; g + 4 <= groups; g += 4) {
-    tile_rows<T, 4>(rows, a, lda, b + g * kGroup, ldb, steps, c + 16 * g, ldc, accumulate,
-                    next == nullptr ? nullptr : next + g * kGroup);
-  }
-  for (; g + 2 <= groups; g += 2) {
-    tile_rows<T, 2>(rows, a, lda, b + g * kGroup, ldb, steps, c + 16 * g, ldc, accumulate,
-                    next == nullptr ? nullptr : next + g * kGroup);
-  }
-  for (; g < groups; ++g) {
-    tile_rows<T, 1>(rows, a, lda, b + g * kGroup, ldb, steps, c + 16 * g, ldc, accumulate,
-                    next == nullptr ? nullptr : next + g * kGroup);
-  }
+  for_each_groups<4>(groups, [&](auto width, int64_t g) {
+    tile_rows<T, width>(rows, a, lda, b + g * kGroup, ldb, steps, c + 16 * g, ldc, accumulate,
+                        next == nullptr ? nullptr : next + g * kGroup);
+  });
 }
 
 }  // namespace

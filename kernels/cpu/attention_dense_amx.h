@@ -26,18 +26,6 @@ class BlockScope {
 // whole tiles.
 constexpr int64_t whole_steps(int64_t steps) { return (steps + kTileSteps - 1) / kTileSteps * kTileSteps; }
 
-// Calls run(Groups, g) for column groups [g, g + Groups) in turn until all are covered, with Groups up to Most.
-template <int Most, typename Run>
-void for_each_groups(int64_t groups, const Run& run) {
-  int64_t g = 0;
-  const auto of = [&]<int Groups>(std::integral_constant<int, Groups> width) {
-    for (; g + Groups <= groups; g += Groups) run(width, g);
-  };
-  if constexpr (Most >= 4) of(std::integral_constant<int, 4>{});
-  of(std::integral_constant<int, 2>{});
-  of(std::integral_constant<int, 1>{});
-}
-
 // Returns a function that prefetches a step's lines of groups [g, g + Groups) of `next`, if there is one.
 template <int Groups>
 auto ask_for(const uint16_t* next, int64_t ldb, int64_t g) {

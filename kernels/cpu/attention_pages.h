@@ -22,6 +22,12 @@ constexpr float kUnseen = -1e37f;     // Score of a token that a row does not se
 
 constexpr int64_t kDenseRun = 2 * whole_steps(8);  // Slots that a product with V in bf16 reads together.
 
+// Load and store 16 values of f32 or bf16.
+inline Vec16 load(const float* from) { return Vec16::load(from); }
+inline Vec16 load(const uint16_t* from) { return Vec16::load_bf16(from); }
+inline void store(Vec16 x, float* to) { x.store(to); }
+inline void store(Vec16 x, uint16_t* to) { x.store_bf16(to); }
+
 // Where one KV head of a segment lies.
 struct Page {
   const KvSegment* segment = nullptr;
@@ -101,13 +107,7 @@ void load_queries(const TaskOf& task_of, const AttentionScratch::Item& item, Blo
     const float* q = task.q + (item.query + row / item.n_heads) * task.q_stride +
                      (first_head(block.shape, item) + row % item.n_heads) * block.dim;
     block.query[r] = q;
-    for (int64_t d = 0; d < block.dim; d += 16) {
-      if constexpr (std::is_same_v<T, float>) {
-        Vec16::load(q + d).store(block.q + r * block.dim + d);
-      } else {
-        Vec16::load(q + d).store_bf16(block.q + r * block.dim + d);
-      }
-    }
+    for (int64_t d = 0; d < block.dim; d += 16) store(Vec16::load(q + d), block.q + r * block.dim + d);
   }
 }
 
@@ -235,12 +235,7 @@ void cut_scores(Block<T>& block, const Page& page, const Page*, int64_t groups) 
     order_queries(block, page.order);
     for (int64_t r = 0; r < block.rows; ++r) {
       for (int64_t c = 0; c < n; c += 16) {
-        const Vec16 x = Vec16::load(block.ordered_q + r * block.wide + c);
-        if constexpr (kStep == 1) {
-          x.store(block.cut_q + r * n + c);
-        } else {
-          x.store_bf16(block.cut_q + r * n + c);
-        }
+        store(Vec16::load(block.ordered_q + r * block.wide + c), block.cut_q + r * n + c);
       }
     }
     block.cut_channels = n;

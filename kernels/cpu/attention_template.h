@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 
 #include "kernels/cpu/attention_pages.h"
 
@@ -233,11 +232,8 @@ void promise_of(const AttentionShape& shape, const float* q, int64_t kv_head, st
 
 void promise(const AttentionShape& shape, const float* q, int64_t kv_head, std::span<const KvSegment> segments,
              float* scores, float* promise) {
-  if (shape.type == KvType::kBf16) {
-    promise_of<uint16_t>(shape, q, kv_head, segments, scores, promise);
-  } else {
-    promise_of<float>(shape, q, kv_head, segments, scores, promise);
-  }
+  shape.type == KvType::kBf16 ? promise_of<uint16_t>(shape, q, kv_head, segments, scores, promise)
+                              : promise_of<float>(shape, q, kv_head, segments, scores, promise);
 }
 
 int64_t greater(const float* promise, std::span<const int32_t> pages, float least, uint64_t* bits) {
@@ -276,25 +272,16 @@ void expand_row(const IndexedRow& row, int64_t dim, T* to) {
     const Vec16 scale = Vec16::set1(step), least = Vec16::set1(step * -0.5f * ((1 << Bits) - 1));
     for (int64_t d = 0; d < dim; d += 16, codes += 2 * Bits, means += 16, to += 16) {
       const Vec16 code = Bits == 8 ? Vec16::load_u8(codes) : Vec16::load_u4(codes);
-      if constexpr (std::is_same_v<T, float>) {
-        Vec16::fma(code, scale, Vec16::load(means) + least).store(to);
-      } else {
-        Vec16::fma(code, scale, Vec16::load_bf16(means) + least).store_bf16(to);
-      }
+      store(Vec16::fma(code, scale, load(means) + least), to);
     }
   }
 }
 
 void expand_row(const AttentionShape& shape, const IndexedRow& row, char* to) {
-  if (shape.type == KvType::kF32) {
-    auto* floats = reinterpret_cast<float*>(to);
-    row.bits == 8 ? expand_row<float, 8>(row, shape.head_dim, floats)
-                  : expand_row<float, 4>(row, shape.head_dim, floats);
-  } else {
-    auto* halves = reinterpret_cast<uint16_t*>(to);
-    row.bits == 8 ? expand_row<uint16_t, 8>(row, shape.head_dim, halves)
-                  : expand_row<uint16_t, 4>(row, shape.head_dim, halves);
-  }
+  const auto expand = [&]<typename T>(T* values) {
+    row.bits == 8 ? expand_row<T, 8>(row, shape.head_dim, values) : expand_row<T, 4>(row, shape.head_dim, values);
+  };
+  shape.type == KvType::kF32 ? expand(reinterpret_cast<float*>(to)) : expand(reinterpret_cast<uint16_t*>(to));
 }
 
 void gather(const AttentionShape& shape, std::span<const IndexedRow> rows, void* page) {
@@ -335,20 +322,13 @@ void gather(const AttentionShape& shape, std::span<const IndexedRow> rows, void*
 }
 
 void mass(const AttentionShape& shape, const AttentionMassTask& task, const AttentionScratch::Item& item) {
-  if (shape.type == KvType::kBf16) {
-    mass_of<uint16_t>(shape, task, item);
-  } else {
-    mass_of<float>(shape, task, item);
-  }
+  shape.type == KvType::kBf16 ? mass_of<uint16_t>(shape, task, item) : mass_of<float>(shape, task, item);
 }
 
 void block(const AttentionShape& shape, std::span<const AttentionTask> tasks, const AttentionScratch::Item& item,
            AttentionScratch& scratch) {
-  if (shape.type == KvType::kBf16) {
-    block_of<uint16_t>(shape, tasks, item, scratch);
-  } else {
-    block_of<float>(shape, tasks, item, scratch);
-  }
+  shape.type == KvType::kBf16 ? block_of<uint16_t>(shape, tasks, item, scratch)
+                              : block_of<float>(shape, tasks, item, scratch);
 }
 
 void merge(const AttentionShape& shape, std::span<const AttentionTask> tasks, const AttentionScratch::Item& item,

@@ -16,37 +16,22 @@ struct Vec16 {
 
   static constexpr int kRows = 1;  // A register tile has kRows x 4 vectors.
 
+#define SMARTKV_LANES(expression)                      \
+  Vec16 r;                                             \
+  for (int i = 0; i < 16; ++i) r.lane[i] = expression; \
+  return r
   static Vec16 zero() { return set1(0.0f); }
-  static Vec16 set1(float x) {
-    Vec16 r;
-    for (float& l : r.lane) l = x;
-    return r;
-  }
+  static Vec16 set1(float x) { SMARTKV_LANES(x); }
   static Vec16 load(const float* p) {
     Vec16 r;
     std::memcpy(r.lane, p, sizeof r.lane);
     return r;
   }
-  static Vec16 load_half(const uint16_t* p) {  // f16
-    Vec16 r;
-    for (int i = 0; i < 16; ++i) r.lane[i] = half_to_float(p[i]);
-    return r;
-  }
-  static Vec16 load_bf16(const uint16_t* p) {
-    Vec16 r;
-    for (int i = 0; i < 16; ++i) r.lane[i] = std::bit_cast<float>(static_cast<uint32_t>(p[i]) << 16);
-    return r;
-  }
-  static Vec16 load_u8(const uint8_t* p) {
-    Vec16 r;
-    for (int i = 0; i < 16; ++i) r.lane[i] = p[i];
-    return r;
-  }
-  static Vec16 load_u4(const uint8_t* p) {  // The first of two numbers in a byte is the lower one.
-    Vec16 r;
-    for (int i = 0; i < 16; ++i) r.lane[i] = static_cast<float>(p[i / 2] >> 4 * (i % 2) & 15);
-    return r;
-  }
+  static Vec16 load_half(const uint16_t* p) { SMARTKV_LANES(half_to_float(p[i])); }  // f16
+  static Vec16 load_bf16(const uint16_t* p) { SMARTKV_LANES(std::bit_cast<float>(static_cast<uint32_t>(p[i]) << 16)); }
+  static Vec16 load_u8(const uint8_t* p) { SMARTKV_LANES(p[i]); }
+  // The first of two numbers in a byte is the lower one.
+  static Vec16 load_u4(const uint8_t* p) { SMARTKV_LANES(static_cast<float>(p[i / 2] >> 4 * (i % 2) & 15)); }
   void store(float* p) const { std::memcpy(p, lane, sizeof lane); }
   void store_bf16(uint16_t* p) const {
     for (int i = 0; i < 16; ++i) {
@@ -66,10 +51,6 @@ struct Vec16 {
     return r;
   }
 
-#define SMARTKV_LANES(expression)                      \
-  Vec16 r;                                             \
-  for (int i = 0; i < 16; ++i) r.lane[i] = expression; \
-  return r
   friend Vec16 operator+(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] + b.lane[i]); }
   friend Vec16 operator-(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] - b.lane[i]); }
   friend Vec16 operator*(Vec16 a, Vec16 b) { SMARTKV_LANES(a.lane[i] * b.lane[i]); }

@@ -8,7 +8,6 @@
 //    into few of the row's blocks.
 #pragma once
 
-#include <cstdint>
 #include <span>
 
 #include "kernels/cuda/device_buffer.h"

@@ -1,6 +1,5 @@
 #include "kernels/cuda/indexed_rows.h"
 
-#include "kernels/cuda/platform.h"
 #include "kernels/indexed_rows.h"
 
 namespace smartkv::kernels::cuda {

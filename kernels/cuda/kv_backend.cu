@@ -6,8 +6,6 @@
 #include <mutex>
 #include <new>
 #include <stdexcept>
-#include <utility>
-#include <vector>
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device_buffer.h"
@@ -71,10 +69,9 @@ class CudaKvBackend final : public DeviceKvBackend,
     const std::lock_guard lock(queue_mutex_);
     return pool_.bytes_in_use(place);
   }
-  size_t bytes_held() const override { return bytes_held(Place::kDevice); }
-  size_t bytes_held(Place place) const {
+  size_t bytes_held() const override {
     const std::lock_guard lock(queue_mutex_);
-    return pool_.bytes_held(place);
+    return pool_.bytes_held(Place::kDevice);
   }
 
   void move(KvType type, int64_t head_dim, std::span<const TokenMove> moves) override {

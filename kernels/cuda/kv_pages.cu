@@ -370,10 +370,7 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
   const int64_t values = kPageTokens * head_dim;
   int64_t decoded_heads = 0;
   for (const PageEncode& page : pages) {
-    KvSegment coded;
-    coded.format = KvSegment::Format::kQuantized;
-    coded.tokens = kPageTokens;
-    coded.quantized = page.layout;
+    const KvSegment coded{.format = KvSegment::Format::kQuantized, .tokens = kPageTokens, .quantized = page.layout};
     check_shape(page_shape(page.n_heads, head_dim));
     kernels::check(page_shape(page.n_heads, head_dim), coded);
     if (page.rows != nullptr && !is_row_bits(page.row_bits)) {

@@ -1,9 +1,5 @@
 #include "kernels/cuda/page_stats.h"
 
-#include <algorithm>
-#include <stdexcept>
-#include <string>
-
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/page_values.h"
 #include "kernels/cuda/platform.h"
@@ -23,11 +19,6 @@ struct StatsRow {
   double* v_squares;
 };
 
-__device__ __forceinline__ double total_of_warp(double x) {
-  for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(kAllLanes, x, mask);
-  return x;
-}
-
 struct Extent {
   float low = INFINITY, high = -INFINITY;
   double squares = 0;
@@ -40,7 +31,7 @@ struct Extent {
   __device__ void gather() {
     low = -max_of_warp(-low);
     high = max_of_warp(high);
-    squares = total_of_warp(squares);
+    squares = sum_of_warp(squares);
   }
 };
 

@@ -198,7 +198,8 @@ __device__ __forceinline__ float max_of_warp(float x) {
   for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, mask));
   return x;
 }
-__device__ __forceinline__ float sum_of_warp(float x) {
+template <typename T>
+__device__ __forceinline__ T sum_of_warp(T x) {
   for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(kAllLanes, x, mask);
   return x;
 }

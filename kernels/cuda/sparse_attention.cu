@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <type_traits>
 #include <utility>
 
 #include "kernels/attention_kernels.h"
 #include "kernels/cuda/attention_block.h"
-#include "kernels/cuda/attention_tables.h"
 #include "kernels/cuda/platform.h"
 #include "kernels/cuda/row_table.h"
 #include "kernels/indexed_rows.h"
@@ -55,11 +53,6 @@ static_assert(kChooseThreads == kPromiseSteps, "each thread adds up one step");
 constexpr int kAhead = 4;  // Pages that a warp reads at once.
 // Bias of an entry that stands for no tokens. Its weight is 0 even with kNoMaximum.
 constexpr float kNoTokens = -1e37f;
-
-__device__ __forceinline__ int sum_of_warp(int x) {
-  for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(kAllLanes, x, mask);
-  return x;
-}
 
 // The shared memory of a block that chooses. Each warp has a range of the pages.
 struct Choosing {

@@ -1,9 +1,5 @@
 #include "cache/policies/block_summary/lost_summaries.h"
 
-#include <algorithm>
-#include <string>
-#include <string_view>
-
 #include <nlohmann/json.hpp>
 
 #include "cache/policies/block_summary/summary_store.h"

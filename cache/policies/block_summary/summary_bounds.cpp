@@ -1,5 +1,4 @@
 // Upper bounds of the bytes of a SummaryStore.
-#include <algorithm>
 #include <bit>
 
 #include "cache/policies/block_summary/summary_store.h"

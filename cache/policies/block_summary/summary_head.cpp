@@ -1,9 +1,7 @@
 #include "cache/policies/block_summary/summary_head.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <utility>
 
 #include "kernels/pending_results.h"
 
@@ -31,27 +29,13 @@ int64_t SummaryHead::tokens() const {
   return tokens;
 }
 
-void SummaryHead::for_each(const std::function<void(SummaryEntry&)>& visit) {
-  std::for_each(sinks.begin(), sinks.end(), visit);
-  std::for_each(outliers.begin(), outliers.end(), visit);
-  for (auto& level : levels) std::for_each(level.begin(), level.end(), visit);
-  std::for_each(pending.begin(), pending.end(), visit);
-}
-
-void SummaryHead::for_each(const std::function<void(const SummaryEntry&)>& visit) const {
-  std::for_each(sinks.begin(), sinks.end(), visit);
-  std::for_each(outliers.begin(), outliers.end(), visit);
-  for (const auto& level : levels) std::for_each(level.begin(), level.end(), visit);
-  std::for_each(pending.begin(), pending.end(), visit);
-}
-
 namespace {
 
 void save_entries(const std::vector<SummaryEntry>& entries, StateWriter* out) {
   out->value(static_cast<int64_t>(entries.size()));
   for (const SummaryEntry& entry : entries) {
-    for (const int32_t value : {entry.position, entry.tokens, entry.retained_until, entry.place}) out->value(value);
-    for (const float value : {entry.bias, entry.score, entry.retention}) out->value(value);
+    out->fields(entry.position, entry.tokens, entry.retained_until, entry.place);
+    out->fields(entry.bias, entry.score, entry.retention);
   }
 }
 
@@ -60,9 +44,8 @@ void load_entries(StateReader* in, std::vector<SummaryEntry>* entries) {
   in->expect(n >= 0 && n <= in->left(), "a count of entries");
   entries->resize(static_cast<size_t>(n));
   for (SummaryEntry& entry : *entries) {
-    for (int32_t* value : {&entry.position, &entry.tokens, &entry.retained_until, &entry.place})
-      *value = in->value<int32_t>();
-    for (float* value : {&entry.bias, &entry.score, &entry.retention}) *value = in->value<float>();
+    in->fields(entry.position, entry.tokens, entry.retained_until, entry.place);
+    in->fields(entry.bias, entry.score, entry.retention);
   }
 }
 

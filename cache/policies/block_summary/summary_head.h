@@ -1,8 +1,8 @@
 // The entries of one KV head of a SummaryStore, and how a boundary changes them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -47,12 +47,26 @@ struct SummaryHead {
 
   int64_t entries() const;
   int64_t tokens() const;  // Tokens that all entries stand for.
-  void for_each(const std::function<void(SummaryEntry&)>& visit);
-  void for_each(const std::function<void(const SummaryEntry&)>& visit) const;
+  template <typename Visit>
+  void for_each(const Visit& visit) {
+    visit_all(*this, visit);
+  }
+  template <typename Visit>
+  void for_each(const Visit& visit) const {
+    visit_all(*this, visit);
+  }
   void save(StateWriter* out) const;
   // Reads what save() wrote. Throws CacheError unless the entries that are not in `quantized` have places from 0 on,
   // one each, and all positions are below `end`.
   void load(int64_t end, const LevelPages& quantized, StateReader* in);
+
+ private:
+  template <typename Head, typename Visit>
+  static void visit_all(Head& head, const Visit& visit) {
+    for (auto* list : {&head.sinks, &head.outliers}) std::for_each(list->begin(), list->end(), visit);
+    for (auto& level : head.levels) std::for_each(level.begin(), level.end(), visit);
+    std::for_each(head.pending.begin(), head.pending.end(), visit);
+  }
 };
 
 // Counts of one KV head's work. They follow from how many tokens came and when, so all KV heads have the same.

@@ -1,6 +1,5 @@
 #include "cache/policies/block_summary/summary_options.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "cache/quantized_page.h"

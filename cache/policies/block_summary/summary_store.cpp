@@ -1,8 +1,5 @@
 #include "cache/policies/block_summary/summary_store.h"
 
-#include <algorithm>
-#include <string>
-
 namespace smartkv {
 namespace {
 
@@ -237,17 +234,15 @@ int64_t SummaryStore::state_bytes() const {
 
 void SummaryStore::save(StateWriter* out) const {
   for (const Layer& layer : layers_) {
-    for (const int64_t n : {layer.entries, layer.taken, layer.work.consolidations, layer.work.watermark_hits})
-      out->value(n);
-    out->value(static_cast<int64_t>(layer.quantized.size()));
+    out->fields(layer.entries, layer.taken, layer.work.consolidations, layer.work.watermark_hits,
+                static_cast<int64_t>(layer.quantized.size()));
     for (const auto& level : layer.quantized) {
       out->value(static_cast<int64_t>(level.size()));
       for (const QuantizedPageRef& page : level) page->save(out);
     }
     layer.kept.save(layer.dense_entries(), out);
     layer.queries.save(out);
-    out->value(layer.n_entropies);
-    out->value(layer.entropies);
+    out->fields(layer.n_entropies, layer.entropies);
     for (const SummaryHead& head : layer.heads) head.save(out);
   }
 }
@@ -273,17 +268,13 @@ void SummaryStore::load_pages(StateReader* in, Layer* layer) const {
 }
 
 void SummaryStore::load_layer(const StageView& view, StateReader* in, Layer* layer) const {
-  layer->entries = in->value<int64_t>();
-  layer->taken = in->value<int64_t>();
-  layer->work.consolidations = in->value<int64_t>();
-  layer->work.watermark_hits = in->value<int64_t>();
+  in->fields(layer->entries, layer->taken, layer->work.consolidations, layer->work.watermark_hits);
   in->expect(layer->taken >= 0 && layer->taken <= view.tail_first, "a count of tokens taken");
   in->expect(layer->entries >= 0 && layer->entries <= layer->taken, "a count of entries");
   load_pages(in, layer);
   layer->kept.load(0, layer->dense_entries(), in);
   layer->queries.load(shape(), in);
-  layer->n_entropies = in->value<int64_t>();
-  layer->entropies = in->value<double>();
+  in->fields(layer->n_entropies, layer->entropies);
   in->expect(layer->n_entropies >= 0 && layer->entropies >= 0 &&
                  layer->entropies <= 1.001 * static_cast<double>(layer->n_entropies),
              "valid probe entropies");

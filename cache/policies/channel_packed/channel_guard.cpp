@@ -1,7 +1,5 @@
 #include "cache/policies/channel_packed/channel_guard.h"
 
-#include <utility>
-
 namespace smartkv {
 
 using kernels::kPageTokens;

@@ -1,8 +1,6 @@
 #include "cache/policies/channel_packed/channel_packed.h"
 
 #include <algorithm>
-#include <array>
-#include <utility>
 
 #include "cache/policies/channel_packed/channel_store.h"
 #include "cache/policies/channel_packed/cut_store.h"

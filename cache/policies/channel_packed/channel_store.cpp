@@ -1,7 +1,5 @@
 #include "cache/policies/channel_packed/channel_store.h"
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "kernels/pending_results.h"
@@ -9,10 +7,6 @@
 namespace smartkv {
 
 using kernels::kPageTokens;
-
-std::unique_ptr<TokenStore> ChannelStoreFactory::create(const PolicyContext& context) const {
-  return std::make_unique<ChannelStore>(context, options_);
-}
 
 ChannelStore::ChannelStore(const PolicyContext& context, const ChannelOptions& options)
     : PageStore(context),
@@ -82,7 +76,7 @@ double ChannelStore::select(int64_t layer) {
 
 Fidelity ChannelStore::check(const StageView& view, int64_t layer, const std::vector<SampledQueries>& sampled) const {
   const Layer& state = layers_[static_cast<size_t>(layer)];
-  const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, pages = n_pages() - 1;
+  const int64_t dim = shape().head_dim, pages = n_pages() - 1;
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
   const CheckedKeys keys = checked_keys(view, pages);
   const int64_t n = keys.keys();
@@ -121,14 +115,8 @@ Fidelity ChannelStore::check(const StageView& view, int64_t layer, const std::ve
   context().pool->backend()->multiply_keys(shape().type, dim, jobs);
   context().pool->backend()->finish();
   Fidelity fidelity;
-  for (int64_t head = 0; head < heads; ++head) {
-    const auto of_head = static_cast<size_t>(head);
-    for (int64_t i = 0; i < sampled[of_head].n; ++i) {
-      const auto row = [&](const std::vector<float>& of) {
-        return std::span<const float>(of).subspan(static_cast<size_t>(i * n), static_cast<size_t>(n));
-      };
-      add_fidelity(row(full[of_head]), row(packed[of_head]), options_.limits.top, &fidelity);
-    }
+  for (size_t head = 0; head < sampled.size(); ++head) {
+    add_fidelities(full[head], packed[head], n, options_.limits.top, &fidelity);
   }
   return fidelity;
 }

@@ -27,16 +27,6 @@
 
 namespace smartkv {
 
-class ChannelStoreFactory final : public StoreFactory {
- public:
-  explicit ChannelStoreFactory(const ChannelOptions& options) : options_(options) {}
-  std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
-  bool exchanges() const override { return true; }
-
- private:
-  ChannelOptions options_;
-};
-
 class ChannelStore final : public PageStore {
  public:
   ChannelStore(const PolicyContext& context, const ChannelOptions& options);
@@ -113,5 +103,6 @@ class ChannelStore final : public PageStore {
   std::vector<Layer> layers_;
   PoolCharge state_;
 };
+using ChannelStoreFactory = StoreFactoryOf<ChannelStore, true, ChannelOptions>;
 
 }  // namespace smartkv

@@ -1,6 +1,4 @@
 // ChannelStore: the bytes that it holds, and how they are saved.
-#include <memory>
-
 #include "cache/policies/channel_packed/channel_store.h"
 
 namespace smartkv {
@@ -8,16 +6,12 @@ namespace smartkv {
 using kernels::kPageTokens;
 
 void ChannelStore::save(StateWriter* out) const {
-  for (const int64_t n : {last_update_, last_check_, backoffs_, checks_}) out->value(n);
+  out->fields(last_update_, last_check_, backoffs_, checks_);
   for (int64_t l = 0; l < shape().n_layers; ++l) {
     const Layer& layer = layers_[static_cast<size_t>(l)];
-    out->values(layer.q2);
-    out->values(layer.k2);
-    out->value(static_cast<int64_t>(layer.known));
+    out->fields(layer.q2, layer.k2, static_cast<int64_t>(layer.known));
     layer.queries.save(out);
-    out->values(layer.selected);
-    out->value(layer.streak);
-    out->value(static_cast<int64_t>(layer.packed));
+    out->fields(layer.selected, layer.streak, static_cast<int64_t>(layer.packed));
     layer.fidelity.save(out);
     // For each page: its channel order if it differs from the page before, then its residual.
     ChannelOrder last;
@@ -37,7 +31,7 @@ void ChannelStore::save(StateWriter* out) const {
 }
 
 void ChannelStore::load(const StageView& view, StateReader* in) {
-  for (int64_t* n : {&last_update_, &last_check_, &backoffs_, &checks_}) *n = in->value<int64_t>();
+  in->fields(last_update_, last_check_, backoffs_, checks_);
   for (Layer& layer : layers_) load_layer(view, in, &layer);
   PageStore::load(view, in);
   for (int64_t l = 0; l < shape().n_layers; ++l) {
@@ -60,8 +54,7 @@ void ChannelStore::load_layer(const StageView& view, StateReader* in, Layer* lay
     expect_channel_order(*in, shape(), order);
     return std::make_shared<const std::vector<uint8_t>>(order);
   };
-  layer->q2 = in->values<float>();
-  layer->k2 = in->values<float>();
+  in->fields(layer->q2, layer->k2);
   layer->known = in->value<int64_t>() != 0;
   in->expect(layer->q2.size() == layer->k2.size() && (layer->q2.empty() ? !layer->known : layer->q2.size() == channels),
              "means for each channel");

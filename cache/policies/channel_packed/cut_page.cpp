@@ -1,7 +1,5 @@
 #include "cache/policies/channel_packed/cut_page.h"
 
-#include <utility>
-
 namespace smartkv {
 
 using kernels::kPageTokens;
@@ -36,17 +34,15 @@ void CutPage::save(StateWriter* out) const {
 }
 
 kernels::KvSegment CutPage::segment() const {
-  kernels::KvSegment segment;
-  segment.format = kernels::KvSegment::Format::kCut;
-  segment.tokens = kPageTokens;
-  segment.k = data_.data();
-  segment.v = data_.data() + k_bytes_;
-  segment.head_stride = head_stride_;
-  segment.channel_order = channels_->k_order.data();
-  segment.value_order = channels_->v_order.data();
-  segment.k_channels = static_cast<int32_t>(channels_->k);
-  segment.v_channels = static_cast<int32_t>(channels_->v);
-  return segment;
+  return {.format = kernels::KvSegment::Format::kCut,
+          .tokens = kPageTokens,
+          .k = data_.data(),
+          .v = data_.data() + k_bytes_,
+          .head_stride = head_stride_,
+          .channel_order = channels_->k_order.data(),
+          .value_order = channels_->v_order.data(),
+          .k_channels = static_cast<int32_t>(channels_->k),
+          .v_channels = static_cast<int32_t>(channels_->v)};
 }
 
 }  // namespace smartkv

@@ -1,9 +1,5 @@
 #include "cache/policies/channel_packed/cut_store.h"
 
-#include <algorithm>
-#include <numeric>
-#include <utility>
-
 #include "cache/policies/channel_packed/channel_selection.h"
 #include "cache/quantized_page.h"
 
@@ -18,10 +14,6 @@ std::vector<T> part(const std::vector<T>& all, int64_t i, int64_t size) {
 }
 
 }  // namespace
-
-std::unique_ptr<TokenStore> CutStoreFactory::create(const PolicyContext& context) const {
-  return std::make_unique<CutStore>(context, options_);
-}
 
 CutStore::CutStore(const PolicyContext& context, const CutOptions& options)
     : context_(context),
@@ -151,12 +143,7 @@ Fidelity CutStore::check(const StageView& view, int64_t layer, const std::vector
                   });
     context_.pool->backend()->multiply_keys(shape().type, dim, jobs);
     context_.pool->backend()->finish();
-    for (int64_t i = 0; i < queries.n; ++i) {
-      const auto row = [&](const std::vector<float>& of) {
-        return std::span(of).subspan(static_cast<size_t>(i * n), static_cast<size_t>(n));
-      };
-      add_fidelity(row(full), row(cut), options_.attention.top, &fidelity);
-    }
+    add_fidelities(full, cut, n, options_.attention.top, &fidelity);
   }
   return fidelity;
 }
@@ -365,23 +352,15 @@ void CutStore::add_details(std::map<std::string, double>* details) const {
 }
 
 void CutStore::save(StateWriter* out) const {
-  for (const int64_t n : {boundary_, last_update_, unchecked_since_, followed_.tokens, int64_t{followed_.passed},
-                          followed_.checks, followed_.backoffs}) {
-    out->value(n);
-  }
-  for (const double value : {followed_.overlap, followed_.margin_drift, followed_.kl}) out->value(value);
+  out->fields(boundary_, last_update_, unchecked_since_, followed_.tokens, int64_t{followed_.passed}, followed_.checks,
+              followed_.backoffs, followed_.overlap, followed_.margin_drift, followed_.kl);
   for (const Layer& layer : layers_) {
-    for (const auto* means : {&layer.q2, &layer.k2, &layer.v2}) out->values(*means);
+    out->fields(layer.q2, layer.k2, layer.v2);
     layer.queries.save(out);
-    out->values(layer.selected.k_order);
-    out->values(layer.selected.v_order);
-    out->value(layer.streak);
+    out->fields(layer.selected.k_order, layer.selected.v_order, layer.streak);
     layer.fidelity.save(out);
     out->value(int64_t{layer.channels != nullptr});
-    if (layer.channels != nullptr) {
-      out->values(layer.channels->k_order);
-      out->values(layer.channels->v_order);
-    }
+    if (layer.channels != nullptr) out->fields(layer.channels->k_order, layer.channels->v_order);
     for (size_t i = 0; i < layer.exact.size(); ++i) {
       if (layer.cut[i] != nullptr) {
         layer.cut[i]->save(out);
@@ -393,12 +372,9 @@ void CutStore::save(StateWriter* out) const {
 }
 
 void CutStore::load(const StageView& view, StateReader* in) {
-  for (int64_t* n : {&boundary_, &last_update_, &unchecked_since_}) *n = in->value<int64_t>();
-  followed_.tokens = in->value<int64_t>();
+  in->fields(boundary_, last_update_, unchecked_since_, followed_.tokens);
   followed_.passed = in->value<int64_t>() != 0;
-  followed_.checks = in->value<int64_t>();
-  followed_.backoffs = in->value<int64_t>();
-  for (double* value : {&followed_.overlap, &followed_.margin_drift, &followed_.kl}) *value = in->value<double>();
+  in->fields(followed_.checks, followed_.backoffs, followed_.overlap, followed_.margin_drift, followed_.kl);
   n_pages_ = view.tail_first / kPageTokens;
   const auto channels = static_cast<size_t>(shape().n_kv_heads * shape().head_dim);
   const auto read_channels = [&](CutChannels* to) {

@@ -24,16 +24,6 @@
 
 namespace smartkv {
 
-class CutStoreFactory final : public StoreFactory {
- public:
-  explicit CutStoreFactory(CutOptions options) : options_(std::move(options)) {}
-  std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
-  bool exchanges() const override { return true; }
-
- private:
-  CutOptions options_;
-};
-
 class CutStore final : public TokenStore {
  public:
   CutStore(const PolicyContext& context, const CutOptions& options);
@@ -112,5 +102,6 @@ class CutStore final : public TokenStore {
   std::vector<Layer> layers_;
   PoolCharge state_;
 };
+using CutStoreFactory = StoreFactoryOf<CutStore, true, CutOptions>;
 
 }  // namespace smartkv

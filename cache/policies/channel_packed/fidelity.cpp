@@ -53,15 +53,9 @@ Fidelity& Fidelity::operator+=(const Fidelity& other) {
   return *this;
 }
 
-void Fidelity::save(StateWriter* out) const {
-  out->value(queries);
-  for (const double value : {overlap, margin_drift, kl}) out->value(value);
-}
+void Fidelity::save(StateWriter* out) const { out->fields(queries, overlap, margin_drift, kl); }
 
-void Fidelity::load(StateReader* in) {
-  queries = in->value<int64_t>();
-  for (double* value : {&overlap, &margin_drift, &kl}) *value = in->value<double>();
-}
+void Fidelity::load(StateReader* in) { in->fields(queries, overlap, margin_drift, kl); }
 
 void add_fidelity(std::span<const float> full, std::span<const float> packed, int64_t top, Fidelity* fidelity) {
   double overlap = NAN, margin_drift = NAN, kl = NAN;
@@ -83,6 +77,14 @@ void add_fidelity(std::span<const float> full, std::span<const float> packed, in
   fidelity->overlap += (overlap - fidelity->overlap) / n;
   fidelity->margin_drift += (margin_drift - fidelity->margin_drift) / n;
   fidelity->kl += (kl - fidelity->kl) / n;
+}
+
+void add_fidelities(std::span<const float> full, std::span<const float> packed, int64_t n, int64_t top,
+                    Fidelity* fidelity) {
+  const auto row = static_cast<size_t>(n);
+  for (size_t at = 0; at < full.size(); at += row) {
+    add_fidelity(full.subspan(at, row), packed.subspan(at, row), top, fidelity);
+  }
 }
 
 }  // namespace smartkv

@@ -35,5 +35,8 @@ struct Fidelity {
 
 // Adds one query. full, packed: f32 [n], scores of the same entries in nats; n >= 2.
 void add_fidelity(std::span<const float> full, std::span<const float> packed, int64_t top, Fidelity* fidelity);
+// Adds several queries. full, packed: f32 [queries, n].
+void add_fidelities(std::span<const float> full, std::span<const float> packed, int64_t n, int64_t top,
+                    Fidelity* fidelity);
 
 }  // namespace smartkv

@@ -1,7 +1,6 @@
 #include "cache/policies/gated_eviction/gate.h"
 
 #include <algorithm>
-#include <memory>
 #include <string>
 
 #include "cache/sequence_cache.h"

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <utility>
-#include <vector>
 
 #include "kernels/rope.h"
 #include "kernels/thread_pool.h"

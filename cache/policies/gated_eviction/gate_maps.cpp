@@ -35,10 +35,8 @@ void gate_scores(ThreadPool& threads, const GateMaps& gate, int64_t layer, const
     for (size_t i = 0; i < GateMaps::kDepth; ++i) {
       const bool last = i == GateMaps::kDepth - 1;
       const auto& [weight, bias] = (*gate.layers[static_cast<size_t>(layer)])[i];
-      kernels::LinearOutput output;
-      output.out = last ? scores + first : y.data();
-      output.stride = weight.out_features;
-      output.bias = bias.data();
+      const kernels::LinearOutput output{
+          .out = last ? scores + first : y.data(), .stride = weight.out_features, .bias = bias.data()};
       kernels::linear(threads, weight, {x.data(), rows, weight.in_features}, output, scratch);
       if (!last) activate<true>(threads, y.data(), rows * weight.out_features, x.data());
     }

@@ -5,10 +5,8 @@
 // price. The price is chosen so that the bytes meet the budget.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "kernels/quantized_page.h"
 

@@ -105,9 +105,7 @@ void ImportanceForecast::save(StateWriter* out) const {
   std::ostringstream state;
   state << random_;  // A single number.
   out->value(static_cast<uint32_t>(std::stoul(state.str())));
-  out->value(added_);
-  out->value(step_);
-  out->value(last_loss_);
+  out->fields(added_, step_, last_loss_);
 }
 
 void ImportanceForecast::load(StateReader* in) {
@@ -120,9 +118,7 @@ void ImportanceForecast::load(StateReader* in) {
     sample.target = in->value<float>();
   }
   random_ = std::minstd_rand(in->value<uint32_t>());
-  added_ = in->value<int64_t>();
-  step_ = in->value<int64_t>();
-  last_loss_ = in->value<double>();
+  in->fields(added_, step_, last_loss_);
   in->expect(added_ >= n && step_ >= 0, "a count of samples");
 }
 

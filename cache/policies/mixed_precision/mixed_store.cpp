@@ -1,11 +1,7 @@
 #include "cache/policies/mixed_precision/mixed_store.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <limits>
 #include <numeric>
-#include <tuple>
 
 #include "kernels/pending_results.h"
 
@@ -110,10 +106,6 @@ int64_t least_bytes(const CacheShape& shape, const MixedOptions& options, int64_
   const int64_t in_8_bits = pages_in_8_bits(pages);
   return shape.n_layers * (in_8_bits * quantized_bytes(shape, widest_layout(shape)) +
                            (pages - in_8_bits) * quantized_bytes(shape, narrowest));
-}
-
-std::unique_ptr<TokenStore> MixedStoreFactory::create(const PolicyContext& context) const {
-  return std::make_unique<MixedStore>(context, options_);
 }
 
 MixedStore::MixedStore(const PolicyContext& context, const MixedOptions& options)
@@ -441,39 +433,28 @@ StoreBytes MixedStore::bytes_at(const StageView& view, const Moment& then) const
 }
 
 void MixedStore::save(StateWriter* out) const {
-  out->value(tokens_);
-  out->values(layer_importance_);
+  out->fields(tokens_, layer_importance_);
   for (const Layer& layer : layers_) {
-    out->values(layer.q2);
-    out->value(layer.q2_probes);
-    out->value(layer.probes);
+    out->fields(layer.q2, layer.q2_probes, layer.probes);
     out->values(layer.channel_order == nullptr ? std::vector<uint8_t>() : *layer.channel_order);
-    out->values(layer.tail_mass);
-    out->value(layer.value_norm);
+    out->fields(layer.tail_mass, layer.value_norm);
     for (const MixedPageState& page : layer.pages) {
-      for (const float value : {page.importance, page.previous, page.age, page.forecast, page.mass}) out->value(value);
-      out->values(page.quads);
+      out->fields(page.importance, page.previous, page.age, page.forecast, page.mass, page.quads);
     }
   }
   PageStore::save(out);
   if (!forecast_) return;
   forecast_->save(out);
-  out->value(forecast_error_);
-  out->value(average_error_);
-  out->value(forecasts_);
-  out->value(static_cast<int64_t>(pending_.size()));
+  out->fields(forecast_error_, average_error_, forecasts_, static_cast<int64_t>(pending_.size()));
   for (const PendingForecast& sample : pending_) {
-    out->value(sample.layer);
-    out->value(sample.page);
+    out->fields(sample.layer, sample.page);
     for (const float feature : sample.features) out->value(feature);
-    out->value(sample.predicted);
-    out->value(sample.average);
+    out->fields(sample.predicted, sample.average);
   }
 }
 
 void MixedStore::load(const StageView& view, StateReader* in) {
-  tokens_ = in->value<int64_t>();
-  layer_importance_ = in->values<double>();
+  in->fields(tokens_, layer_importance_);
   in->expect(layer_importance_.size() == layers_.size(), "an importance for each layer");
   for (Layer& layer : layers_) load_layer(view, in, &layer);
   PageStore::load(view, in);
@@ -488,12 +469,9 @@ void MixedStore::load(const StageView& view, StateReader* in) {
 
 void MixedStore::load_layer(const StageView& view, StateReader* in, Layer* layer) const {
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
-  layer->q2 = in->values<float>();
-  layer->q2_probes = in->value<int64_t>();
-  layer->probes = in->value<int64_t>();
+  in->fields(layer->q2, layer->q2_probes, layer->probes);
   auto order = in->values<uint8_t>();
-  layer->tail_mass = in->values<float>();
-  layer->value_norm = in->value<double>();
+  in->fields(layer->tail_mass, layer->value_norm);
   in->expect(static_cast<int64_t>(layer->q2.size()) == heads * dim, "E[q^2] for each channel");
   if (view.tail_first > 0) {
     expect_channel_order(*in, shape(), order);
@@ -506,30 +484,24 @@ void MixedStore::load_layer(const StageView& view, StateReader* in, Layer* layer
              "a mass for each tail token");
   layer->pages.resize(static_cast<size_t>(view.tail_first / kPageTokens));
   for (MixedPageState& page : layer->pages) {
-    for (float* value : {&page.importance, &page.previous, &page.age, &page.forecast, &page.mass})
-      *value = in->value<float>();
-    page.quads = in->values<LogSensitivity>();
+    in->fields(page.importance, page.previous, page.age, page.forecast, page.mass, page.quads);
     in->expect(static_cast<int64_t>(page.quads.size()) == (dim + kPageTokens) / 4, "a sensitivity for each quad");
   }
 }
 
 void MixedStore::load_forecast(const StageView& view, StateReader* in) {
   forecast_->load(in);
-  forecast_error_ = in->value<double>();
-  average_error_ = in->value<double>();
-  forecasts_ = in->value<int64_t>();
+  in->fields(forecast_error_, average_error_, forecasts_);
   const auto pending = in->value<int64_t>();
   in->expect(pending >= 0 && pending <= kMostPending, "a count of forecasts");
   pending_.resize(static_cast<size_t>(pending));
   for (PendingForecast& sample : pending_) {
-    sample.layer = in->value<int64_t>();
-    sample.page = in->value<int64_t>();
+    in->fields(sample.layer, sample.page);
     in->expect(sample.layer >= 0 && sample.layer < shape().n_layers && sample.page >= 0 &&
                    sample.page < view.tail_first / kPageTokens,
                "a forecast for an existing page");
     for (float& feature : sample.features) feature = in->value<float>();
-    sample.predicted = in->value<float>();
-    sample.average = in->value<float>();
+    in->fields(sample.predicted, sample.average);
   }
 }
 

@@ -62,16 +62,6 @@ int64_t mixed_budget(const CacheShape& shape, const MixedOptions& options, int64
 // least_bits.
 int64_t least_bytes(const CacheShape& shape, const MixedOptions& options, int64_t pages);
 
-class MixedStoreFactory final : public StoreFactory {
- public:
-  explicit MixedStoreFactory(const MixedOptions& options) : options_(options) {}
-  std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
-  bool exchanges() const override { return true; }
-
- private:
-  MixedOptions options_;
-};
-
 class MixedStore final : public PageStore {
  public:
   MixedStore(const PolicyContext& context, const MixedOptions& options);
@@ -174,5 +164,6 @@ class MixedStore final : public PageStore {
   int64_t forecasts_ = 0;
   PoolCharge state_;
 };
+using MixedStoreFactory = StoreFactoryOf<MixedStore, true, MixedOptions>;
 
 }  // namespace smartkv

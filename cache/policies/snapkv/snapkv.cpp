@@ -1,7 +1,6 @@
 #include "cache/policies/snapkv/snapkv.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "cache/stores/shared_budget_store.h"
 #include "cache/stores/staged_policy.h"

@@ -1,6 +1,5 @@
 #include "cache/policies/sparse/sparse.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "cache/parameters.h"
@@ -50,17 +49,7 @@ class SparseStore final : public PageStore {
   SparseOptions options_;
 };
 
-class SparseStoreFactory final : public StoreFactory {
- public:
-  explicit SparseStoreFactory(const SparseOptions& options) : options_(options) {}
-  std::unique_ptr<TokenStore> create(const PolicyContext& context) const override {
-    return std::make_unique<SparseStore>(context, options_);
-  }
-  bool exchanges() const override { return false; }
-
- private:
-  SparseOptions options_;
-};
+using SparseStoreFactory = StoreFactoryOf<SparseStore, false, SparseOptions>;
 
 }  // namespace
 

@@ -8,33 +8,39 @@ namespace smartkv {
 namespace {
 
 using kernels::kPageTokens;
+using kernels::QuantizedLayout;
 
-std::unique_ptr<KvCachePolicy> make(std::string_view name, int k_bits, int v_bits, const PolicyContext& context,
-                                    const nlohmann::json& parameters) {
-  Parameters read{std::string(name), parameters};
+// Has all pages in one layout, except for the first page, which is in 8 bits: it holds the sinks, whose keys are unlike
+// all others.
+class UniformStore final : public PageStore {
+ public:
+  UniformStore(const PolicyContext& context, const QuantizedLayout& layout) : PageStore(context), layout_(layout) {}
+  std::unique_ptr<TokenStore> fork() const override { return std::make_unique<UniformStore>(*this); }
+  int64_t stable_bytes() const override { return bytes(); }
+
+ private:
+  QuantizedPageRef pack(int64_t, int64_t i, std::span<const kernels::TokenPlace> tokens) const override {
+    return std::make_shared<QuantizedPage>(context().pool, layout(i), nullptr, kernels::PageSource{tokens});
+  }
+  int64_t page_bytes(int64_t i) const override { return quantized_bytes(shape(), layout(i)); }
+  QuantizedLayout layout(int64_t page) const { return page == 0 ? widest_layout(shape()) : layout_; }
+
+  QuantizedLayout layout_;
+};
+
+using UniformStoreFactory = StoreFactoryOf<UniformStore, false, QuantizedLayout>;
+
+}  // namespace
+
+std::unique_ptr<KvCachePolicy> make_uniform_policy(int k_bits, int v_bits, const PolicyContext& context,
+                                                   const nlohmann::json& parameters) {
+  const std::string name = "k" + std::to_string(k_bits) + "v" + std::to_string(v_bits);
+  Parameters read(name, parameters);
   const int64_t window = read.integer("window", kPageTokens, 0, int64_t{1} << 24, "most recent tokens, exact");
   const Boundaries boundaries{window, read_prompt_stride(&read, kPromptStride), 0};
   read.done();
   return std::make_unique<StagedPolicy>(
       name, context, boundaries, std::make_unique<UniformStoreFactory>(uniform_layout(context.shape, k_bits, v_bits)));
-}
-
-}  // namespace
-
-std::unique_ptr<KvCachePolicy> make_k8v8_policy(const PolicyContext& context, const nlohmann::json& parameters) {
-  return make("k8v8", 8, 8, context, parameters);
-}
-std::unique_ptr<KvCachePolicy> make_k8v4_policy(const PolicyContext& context, const nlohmann::json& parameters) {
-  return make("k8v4", 8, 4, context, parameters);
-}
-std::unique_ptr<KvCachePolicy> make_k4v4_policy(const PolicyContext& context, const nlohmann::json& parameters) {
-  return make("k4v4", 4, 4, context, parameters);
-}
-std::unique_ptr<KvCachePolicy> make_k3v3_policy(const PolicyContext& context, const nlohmann::json& parameters) {
-  return make("k3v3", 3, 3, context, parameters);
-}
-std::unique_ptr<KvCachePolicy> make_k2v2_policy(const PolicyContext& context, const nlohmann::json& parameters) {
-  return make("k2v2", 2, 2, context, parameters);
 }
 
 }  // namespace smartkv

@@ -6,10 +6,11 @@
 
 namespace smartkv {
 
-std::unique_ptr<KvCachePolicy> make_k8v8_policy(const PolicyContext& context, const nlohmann::json& parameters);
-std::unique_ptr<KvCachePolicy> make_k8v4_policy(const PolicyContext& context, const nlohmann::json& parameters);
-std::unique_ptr<KvCachePolicy> make_k4v4_policy(const PolicyContext& context, const nlohmann::json& parameters);
-std::unique_ptr<KvCachePolicy> make_k3v3_policy(const PolicyContext& context, const nlohmann::json& parameters);
-std::unique_ptr<KvCachePolicy> make_k2v2_policy(const PolicyContext& context, const nlohmann::json& parameters);
+std::unique_ptr<KvCachePolicy> make_uniform_policy(int k_bits, int v_bits, const PolicyContext& context,
+                                                   const nlohmann::json& parameters);
+template <int k_bits, int v_bits>
+std::unique_ptr<KvCachePolicy> make_uniform_policy(const PolicyContext& context, const nlohmann::json& parameters) {
+  return make_uniform_policy(k_bits, v_bits, context, parameters);
+}
 
 }  // namespace smartkv

@@ -1,10 +1,7 @@
 // Each job takes a block of threads.
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <span>
 #include <type_traits>
-#include <vector>
 
 #include "cache/policies/block_summary/least_squares.h"
 #include "cache/policies/block_summary/summary_jobs.h"

@@ -1,10 +1,4 @@
 #include <algorithm>
-#include <memory>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "cache/policies/gated_eviction/gate_jobs.h"
 #include "kernels/attention_kernels.h"
