@@ -84,11 +84,7 @@ int64_t normal_index(int64_t i, int64_t n) {
 // Splits valid UTF-8 into its characters.
 std::vector<std::string> characters(const std::string& text) {
   std::vector<std::string> out;
-  for (std::string_view rest = text; !rest.empty();) {
-    const size_t n = std::max<size_t>(1, utf8_length(rest));
-    out.emplace_back(rest.substr(0, n));
-    rest.remove_prefix(n);
-  }
+  for (std::string_view rest = text; !rest.empty();) out.emplace_back(utf8_next(rest));
   return out;
 }
 
