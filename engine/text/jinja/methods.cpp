@@ -305,7 +305,7 @@ std::optional<std::string> check_method(const std::string& name, const CallShape
 }
 
 Value call_method(const Value& object, const std::string& name, const Arguments& arguments, Environment& environment) {
-  if (const Undefined* undefined = object.as<Undefined>()) fail_undefined(*undefined);
+  refuse_undefined(object);
   environment.spend(object.steps());
   const std::string* text = object.as<std::string>();
   if (text != nullptr && string_methods().contains(name)) return string_method(object, name, arguments, environment);

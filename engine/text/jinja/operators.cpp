@@ -11,9 +11,8 @@ namespace smartkv::jinja {
 namespace {
 
 [[noreturn]] void mismatch(const std::string& op, const Value& left, const Value& right) {
-  for (const Value* side : {&left, &right}) {
-    if (const Undefined* undefined = side->as<Undefined>()) fail_undefined(*undefined);
-  }
+  refuse_undefined(left);
+  refuse_undefined(right);
   fail("unsupported operand types for " + op + ": \"" + left.type_name() + "\" and \"" + right.type_name() + "\"");
 }
 
@@ -99,7 +98,19 @@ Value like(const Value& original, std::string text) {
   return original.is_markup() ? Value::markup(std::move(text)) : Value(std::move(text));
 }
 
-[[noreturn]] void fail_undefined(const Undefined& undefined) { fail("\"" + undefined.name + "\" is undefined"); }
+void refuse_undefined(const Value& value) {
+  if (const Undefined* undefined = value.as<Undefined>()) fail("\"" + undefined->name + "\" is undefined");
+}
+
+int order_of(const Value& left, const Value& right) {
+  refuse_undefined(left);
+  refuse_undefined(right);
+  try {
+    return compare(left, right);
+  } catch (const TypeMismatch&) {
+    fail("\"" + left.type_name() + "\" and \"" + right.type_name() + "\" cannot be ordered");
+  }
+}
 
 Value negate(const Value& value) {
   if (const double* x = value.as<double>()) return -*x;
@@ -201,7 +212,7 @@ std::vector<Value> iterate(const Value& value, Environment& environment) {
 }
 
 Value get_item(const Value& object, const Value& key) {
-  if (const Undefined* undefined = object.as<Undefined>()) fail_undefined(*undefined);
+  refuse_undefined(object);
   const std::string* name = key.as<std::string>();
   if (const Dict* dict = object.as_dict()) {
     const Value* found = dict->find_key(key);
@@ -233,7 +244,7 @@ Value get_slice(const Value& object, const Value& start, const Value& stop, cons
                 Environment& environment) {
   const std::string* text = object.as<std::string>();
   const List* list = object.as_sequence();
-  if (const Undefined* undefined = object.as<Undefined>()) fail_undefined(*undefined);
+  refuse_undefined(object);
   if (text == nullptr && list == nullptr) fail("\"" + object.type_name() + "\" cannot be sliced");
   for (const Value* part : {&start, &stop, &step}) {
     if (!part->is_none() && !part->is_integer()) {
