@@ -1,10 +1,8 @@
 #include "engine/text/bpe_tokenizer.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <map>
-#include <unordered_map>
 
 #include "engine/text/byte_level.h"
 #include "engine/text/utf8.h"

@@ -2,7 +2,6 @@
 
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <utility>
 
 #include "engine/text/tokenizer.h"
 #include "engine/text/tokenizer_json.h"

@@ -1,7 +1,5 @@
 #include "engine/text/end_tokens.h"
 
-#include <initializer_list>
-
 namespace smartkv {
 namespace {
 

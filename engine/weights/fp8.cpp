@@ -1,8 +1,6 @@
 #include "engine/weights/fp8.h"
 
 #include <array>
-#include <memory>
-#include <vector>
 
 #include "engine/weights/config_fields.h"
 #include "engine/weights/required_tensors.h"

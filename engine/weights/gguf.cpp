@@ -6,8 +6,6 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <optional>
-#include <string_view>
 
 #include "engine/weights/weights.h"
 

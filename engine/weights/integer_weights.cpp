@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
-#include <vector>
 
 #include "engine/weights/config_fields.h"
 #include "engine/weights/quantized_rows.h"

@@ -1,7 +1,5 @@
 #include "engine/weights/projections.h"
 
-#include <vector>
-
 namespace smartkv {
 namespace {
 

@@ -1,8 +1,6 @@
 #include "engine/text/jinja/eval.h"
 
 #include <algorithm>
-#include <map>
-#include <utility>
 
 #include "engine/text/jinja/builtins.h"
 #include "engine/text/jinja/lexer.h"

@@ -2,8 +2,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <string_view>
-#include <vector>
 
 #include "engine/text/jinja/print.h"
 #include "engine/text/jinja/strings.h"

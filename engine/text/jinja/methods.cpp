@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <cctype>
-#include <ctime>
 #include <map>
 
 #include "engine/text/jinja/builtins.h"

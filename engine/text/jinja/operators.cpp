@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "engine/text/jinja/builtins.h"
 #include "engine/text/jinja/format.h"

@@ -3,8 +3,6 @@
 #include <cstdlib>
 #include <optional>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "engine/text/jinja/ast.h"
 #include "engine/text/jinja/builtins.h"
