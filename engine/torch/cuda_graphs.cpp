@@ -111,7 +111,6 @@ std::unique_ptr<GraphRecorder> make_cuda_graph_recorder(const std::string& devic
 
 }  // namespace smartkv
 #else
-
 namespace smartkv {
 
 std::unique_ptr<GraphRecorder> make_cuda_graph_recorder(const std::string& device) {
