@@ -32,7 +32,7 @@ constexpr std::string_view kHarmlessConfig[] = {
     "chunk_size_feed_forward",
     // other kinds of model
     "is_decoder"};
-// Keys of other kinds of model, with the value that the models here have.
+// Keys that do not affect a causal pass with one value only.
 constexpr FixedKey kFixedConfig[] = {
     {"pruned_heads", "{}"},           {"is_encoder_decoder", "false"}, {"add_cross_attention", "false"},
     {"tie_encoder_decoder", "false"}, {"rope_interleaved", "false"},   {"use_mrope", "false"},
