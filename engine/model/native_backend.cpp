@@ -1,6 +1,7 @@
 #include "engine/model/native_backend.h"
 
 #include <cstring>
+#include <limits>
 
 #include "kernels/bf16.h"
 #include "kernels/elementwise.h"
