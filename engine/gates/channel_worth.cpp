@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <fstream>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,6 @@
 #include "engine/gates/gate_set.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "cache/sequence_cache.h"
 #include "engine/gates/gate_file.h"

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
-#include <string>
-#include <utility>
 
 #include "kernels/elementwise.h"
 

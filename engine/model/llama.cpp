@@ -1,8 +1,6 @@
 #include "engine/model/llama.h"
 
-#include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "engine/log.h"
 #include "engine/model/cache_attention.h"

@@ -1,7 +1,5 @@
 #include "engine/model/llama_footprint.h"
 
-#include <string>
-
 #include "engine/model/llama_weights.h"
 #include "engine/weights/padded_weights.h"
 #include "kernels/packed_size.h"

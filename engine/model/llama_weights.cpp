@@ -1,8 +1,5 @@
 #include "engine/model/llama_weights.h"
 
-#include <algorithm>
-#include <string>
-
 #include "engine/weights/quantized_rows.h"
 #include "kernels/task_errors.h"
 

@@ -1,12 +1,8 @@
 #include "engine/model/native_backend.h"
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
-#include <vector>
 
-#include "engine/model/llama_weights.h"
-#include "kernels/aligned_buffer.h"
 #include "kernels/bf16.h"
 #include "kernels/elementwise.h"
 

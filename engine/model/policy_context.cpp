@@ -1,7 +1,5 @@
 #include "engine/model/policy_context.h"
 
-#include <map>
-
 #include "engine/gates/channel_worth.h"
 
 namespace smartkv {

@@ -7,7 +7,6 @@
 #include <iomanip>
 #include <set>
 #include <sstream>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 

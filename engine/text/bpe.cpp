@@ -76,9 +76,7 @@ TokenId Bpe::id_of_character(std::string_view character) const {
 void Bpe::symbols_of(std::string_view piece, std::vector<TokenId>* ids) const {
   bool fusing = false;
   while (!piece.empty()) {
-    const size_t length = std::max<size_t>(utf8_length(piece), 1);
-    const std::string_view character = piece.substr(0, length);
-    piece.remove_prefix(length);
+    const std::string_view character = utf8_next(piece);
     const TokenId id = id_of_character(character);
     const bool known = id >= 0;
     const bool as_bytes = !known && std::all_of(character.begin(), character.end(), [&](char byte) {

@@ -26,6 +26,12 @@ struct BpeMerge {
   int32_t rank;  // The merge of lowest rank is applied first; of several, the leftmost.
 };
 
+// Finds strings in a hash table without copying them.
+struct StringHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+};
+
 // Immutable after construction. Thread-safe.
 class Bpe {
  public:
@@ -47,10 +53,6 @@ class Bpe {
     int32_t rank;
     TokenId result;
   };
-  struct Hash {
-    using is_transparent = void;
-    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
-  };
 
   TokenId id_of_character(std::string_view character) const;
   const Merge* find_merge(TokenId left, TokenId right) const;                // Null if the pair has no merge.
@@ -60,7 +62,7 @@ class Bpe {
 
   std::vector<std::string> tokens_;
   BpeOptions options_;
-  std::unordered_map<std::string, TokenId, Hash, std::equal_to<>> ids_;
+  std::unordered_map<std::string, TokenId, StringHash, std::equal_to<>> ids_;
   std::vector<Merge> merges_;               // A hash table with open addressing; its size is a power of two.
   std::array<TokenId, 512> character_ids_;  // Tokens of the first 512 characters of Unicode; -1 if there is none.
   std::array<TokenId, 256> byte_ids_;       // Byte tokens; -1 if there is none, or without byte_fallback.

@@ -1,10 +1,8 @@
 #include "engine/text/bpe_tokenizer.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <map>
-#include <unordered_map>
 
 #include "engine/text/byte_level.h"
 #include "engine/text/utf8.h"
@@ -17,11 +15,7 @@ constexpr size_t kMaxCachedWords = 1 << 16, kMaxCachedBytes = 64;
 // The words that this thread has encoded lately with one tokenizer, and their tokens.
 struct WordCache {
   uint64_t owner = 0;  // Serial number of the tokenizer.
-  struct Hash {
-    using is_transparent = void;
-    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
-  };
-  std::unordered_map<std::string, std::vector<TokenId>, Hash, std::equal_to<>> words;
+  std::unordered_map<std::string, std::vector<TokenId>, StringHash, std::equal_to<>> words;
 };
 
 // Returns whether U+2581 follows another character in the token. If no result of a merge has this, text can be split

@@ -1,9 +1,7 @@
 #include "engine/text/chat_template_files.h"
 
-#include <array>
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <utility>
 
 #include "engine/text/tokenizer.h"
 #include "engine/text/tokenizer_json.h"
@@ -15,18 +13,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A token that templates may use as a variable. These are the tokens of transformers' special_tokens_map, except
-// bos_token and eos_token, which the tokenizer provides.
-struct TokenKey {
-  const char* variable;
-  const char* gguf;
-};
-constexpr std::array<TokenKey, 5> kTokens = {{{"pad_token", "tokenizer.ggml.padding_token_id"},
-                                              {"unk_token", "tokenizer.ggml.unknown_token_id"},
-                                              // The format spells it this way.
-                                              {"sep_token", "tokenizer.ggml.seperator_token_id"},
-                                              {"cls_token", "tokenizer.ggml.cls_token_id"},
-                                              {"mask_token", "tokenizer.ggml.mask_token_id"}}};
+// The tokens that templates may use as variables, and their keys in GGUF files. These are the tokens of transformers'
+// special_tokens_map, except bos_token and eos_token, which the tokenizer provides.
+constexpr std::pair<const char*, const char*> kTokens[] = {
+    {"pad_token", "tokenizer.ggml.padding_token_id"},
+    {"unk_token", "tokenizer.ggml.unknown_token_id"},
+    {"sep_token", "tokenizer.ggml.seperator_token_id"},  // The format spells it this way.
+    {"cls_token", "tokenizer.ggml.cls_token_id"},
+    {"mask_token", "tokenizer.ggml.mask_token_id"}};
 
 Json read_json(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return Json::object();

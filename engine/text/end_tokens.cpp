@@ -1,33 +1,15 @@
 #include "engine/text/end_tokens.h"
 
-#include <initializer_list>
-
 namespace smartkv {
 namespace {
 
 // Tokens that end an answer in every vocabulary that has them.
-constexpr std::initializer_list<const char*> kEnds = {"<|eot_id|>",
-                                                      "<|im_end|>",
-                                                      "<|end|>",
-                                                      "<|return|>",
-                                                      "<|call|>",
-                                                      "<|flush|>",
-                                                      "<|calls|>",
-                                                      "<end_of_turn>",
-                                                      "<|endoftext|>",
-                                                      "</s>",
-                                                      "<|eom_id|>",
-                                                      "<EOT>",
-                                                      "_<EOT>",
-                                                      "[EOT]",
-                                                      "[EOS]",
-                                                      "<|end_of_text|>",
-                                                      "<end_of_utterance>",
-                                                      "<eos>",
-                                                      "<turn|>",
-                                                      "<|tool_response>",
-                                                      "<｜end▁of▁sentence｜>",
-                                                      "[e~["};
+constexpr std::initializer_list<const char*> kEnds = {
+    // ends of turns, messages and calls
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
+    "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "<end_of_utterance>", "<turn|>", "<|tool_response>",
+    // ends of texts
+    "<|endoftext|>", "</s>", "[EOS]", "<|end_of_text|>", "<eos>", "<｜end▁of▁sentence｜>", "[e~["};
 constexpr std::initializer_list<const char*> kFillPads = {"<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"};
 constexpr std::initializer_list<const char*> kRepositories = {"<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>",
                                                               "<reponame>"};

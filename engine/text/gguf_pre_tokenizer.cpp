@@ -1,7 +1,6 @@
 #include "engine/text/gguf_pre_tokenizer.h"
 
 #include <algorithm>
-#include <initializer_list>
 
 namespace smartkv {
 namespace {

@@ -1,7 +1,5 @@
 #include "engine/text/normalizer.h"
 
-#include <memory>
-
 #include "engine/text/byte_level.h"
 #include "engine/text/precompiled_map.h"
 

@@ -66,9 +66,8 @@ std::string PrecompiledMap::apply(std::string_view text) const {
       continue;
     }
     for (std::string_view rest = cluster; !rest.empty();) {
-      const std::string_view character = rest.substr(0, std::max<size_t>(1, utf8_length(rest)));
+      const std::string_view character = utf8_next(rest);
       out += find(character).value_or(character);
-      rest.remove_prefix(character.size());
     }
   }
   return out;

@@ -6,7 +6,6 @@
 #include <sentencepiece_processor.h>
 
 #include "engine/text/end_tokens.h"
-#include "engine/text/text_decoder.h"
 #include "engine/text/utf8.h"
 
 namespace smartkv {

@@ -1,8 +1,6 @@
 // Tokenizers that are embedded in GGUF files: byte-level BPE ("gpt2") and SentencePiece BPE ("llama").
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <numeric>
 #include <unordered_map>
 
 #include "engine/text/bpe_tokenizer.h"

@@ -1,10 +1,7 @@
 #include "engine/text/tokenizer_json.h"
 
-#include <algorithm>
 #include <fstream>
-#include <limits>
 #include <sstream>
-#include <unordered_map>
 
 #include "engine/text/added_tokens_files.h"
 #include "engine/text/end_tokens.h"

@@ -44,13 +44,10 @@ std::string normal_form(std::string_view text, NormalForm form) {
   std::vector<utf8proc_int32_t> characters;
   characters.reserve(text.size());
   while (!text.empty()) {
-    const size_t length = std::max<size_t>(1, utf8_length(text));
     std::array<utf8proc_int32_t, kMostDecomposed> parts;
-    const utf8proc_ssize_t n =
-        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(utf8_decode(text.substr(0, length))), parts.data(),
-                                parts.size(), options, nullptr);
+    const utf8proc_ssize_t n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(utf8_decode(utf8_next(text))),
+                                                       parts.data(), parts.size(), options, nullptr);
     characters.insert(characters.end(), parts.begin(), parts.begin() + n);
-    text.remove_prefix(length);
   }
   sort_marks(characters);
   std::string out;
@@ -70,14 +67,12 @@ std::string lower_case(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    const size_t length = std::max<size_t>(1, utf8_length(text));
-    const char32_t character = utf8_decode(text.substr(0, length));
+    const char32_t character = utf8_decode(utf8_next(text));
     if (character == 0x130) {
       out += "i\xcc\x87";  // The only character whose lower case has two characters.
     } else {
       utf8_append(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(character))));
     }
-    text.remove_prefix(length);
   }
   return out;
 }
@@ -85,12 +80,10 @@ std::string lower_case(std::string_view text) {
 size_t grapheme_length(std::string_view text) {
   size_t at = 0;
   utf8proc_int32_t state = 0, last = 0;
-  while (at < text.size()) {
-    const size_t length = std::max<size_t>(1, utf8_length(text.substr(at)));
-    const auto next = static_cast<utf8proc_int32_t>(utf8_decode(text.substr(at, length)));
+  for (std::string_view rest = text; !rest.empty(); at = text.size() - rest.size()) {
+    const auto next = static_cast<utf8proc_int32_t>(utf8_decode(utf8_next(rest)));
     if (at > 0 && utf8proc_grapheme_break_stateful(last, next, &state)) break;
     last = next;
-    at += length;
   }
   return at;
 }

@@ -1,5 +1,6 @@
 #include "engine/text/utf8.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace smartkv {
@@ -45,6 +46,12 @@ size_t well_formed_bytes(std::string_view text, size_t* length) {
 size_t utf8_length(std::string_view text) {
   size_t length;
   return well_formed_bytes(text, &length) == length ? length : 0;
+}
+
+std::string_view utf8_next(std::string_view& rest) {
+  const std::string_view character = rest.substr(0, std::max<size_t>(1, utf8_length(rest)));
+  rest.remove_prefix(character.size());
+  return character;
 }
 
 size_t utf8_broken_length(std::string_view text) {

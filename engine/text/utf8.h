@@ -10,6 +10,9 @@ namespace smartkv {
 // Returns the length in bytes of the valid character at the start of `text`, 1 to 4. Returns 0 if there is none,
 // because the text is malformed, cut off or empty.
 size_t utf8_length(std::string_view text);
+// Removes the valid character, or else one byte, from the start of `rest`, and returns it. REQUIRES: `rest` is not
+// empty.
+std::string_view utf8_next(std::string_view& rest);
 // Returns how many bytes a decoder skips for the malformed character at the start of `text`: the maximal subpart
 // (Unicode 3.9), at least 1.
 size_t utf8_broken_length(std::string_view text);

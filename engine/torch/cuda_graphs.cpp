@@ -9,7 +9,6 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <exception>
-#include <utility>
 
 #include "engine/torch/plain_errors.h"
 
@@ -112,8 +111,6 @@ std::unique_ptr<GraphRecorder> make_cuda_graph_recorder(const std::string& devic
 
 }  // namespace smartkv
 #else
-#include "engine/weights/weights.h"
-
 namespace smartkv {
 
 std::unique_ptr<GraphRecorder> make_cuda_graph_recorder(const std::string& device) {

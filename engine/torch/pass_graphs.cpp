@@ -2,8 +2,6 @@
 
 #include <cstdio>
 #include <exception>
-#include <string>
-#include <utility>
 
 namespace smartkv {
 

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "engine/model/rope.h"
 #include "kernels/cpu_level.h"

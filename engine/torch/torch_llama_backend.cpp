@@ -3,11 +3,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <limits>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "engine/torch/plain_errors.h"
 #include "engine/torch/torch_llama.h"

@@ -15,6 +15,9 @@ void check_config(const ModelConfig& c, const std::string& file) {
     require(value >= 1 && value <= largest, field, "a number from 1 to " + std::to_string(largest),
             std::to_string(value));
   };
+  const auto positive = [&](const char* field, double value) {
+    require(std::isfinite(value) && value > 0, field, "a positive number", std::to_string(value));
+  };
   size("hidden_size", c.hidden_size, 1 << 20);
   size("intermediate_size", c.intermediate_size, 1 << 22);
   size("number of layers", c.n_layers, 1 << 12);
@@ -30,10 +33,8 @@ void check_config(const ModelConfig& c, const std::string& file) {
           std::to_string(c.rms_norm_eps));
   require(std::isfinite(c.rope.theta) && c.rope.theta > 1, "rope theta", "a number above 1",
           std::to_string(c.rope.theta));
-  require(std::isfinite(c.rope.factor) && c.rope.factor > 0, "rope scaling factor", "a positive number",
-          std::to_string(c.rope.factor));
-  require(std::isfinite(c.rope.magnitude) && c.rope.magnitude > 0, "rope attention factor", "a positive number",
-          std::to_string(c.rope.magnitude));
+  positive("rope scaling factor", c.rope.factor);
+  positive("rope attention factor", c.rope.magnitude);
   require(c.rope.rotary_dim % 2 == 0 && c.rope.rotary_dim >= 0 && c.rope.rotary_dim <= c.head_dim, "rotary dimensions",
           "an even number up to head_dim, which is " + std::to_string(c.head_dim), std::to_string(c.rope.rotary_dim));
   const size_t half = static_cast<size_t>((c.rope.rotary_dim > 0 ? c.rope.rotary_dim : c.head_dim) / 2);
@@ -45,12 +46,9 @@ void check_config(const ModelConfig& c, const std::string& file) {
   factors("rope_freqs.weight", c.rope.freq_factors, false);
   factors("short_factor", c.rope.short_factors, longrope);
   factors("long_factor", c.rope.long_factors, longrope);
-  const auto multiplier = [&](const char* name, double value) {
-    require(std::isfinite(value) && value > 0, name, "a positive number", std::to_string(value));
-  };
-  multiplier("embedding_multiplier", c.embedding_multiplier);
-  multiplier("residual_multiplier", c.residual_multiplier);
-  multiplier("logits_scaling", c.logits_divisor);
+  positive("embedding_multiplier", c.embedding_multiplier);
+  positive("residual_multiplier", c.residual_multiplier);
+  positive("logits_scaling", c.logits_divisor);
   require(std::isfinite(c.attention_multiplier) && c.attention_multiplier >= 0, "attention_multiplier",
           "a positive number", std::to_string(c.attention_multiplier));
 }

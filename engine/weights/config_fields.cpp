@@ -86,13 +86,13 @@ std::vector<int32_t> ConfigFields::token_ids(std::string_view key) const {
   return {ids.begin(), ids.end()};
 }
 
-void ConfigFields::refuse_unread(std::span<const HarmlessKey> harmless) const {
+void ConfigFields::refuse_unread(std::span<const std::string_view> harmless, std::span<const FixedKey> fixed) const {
   for (const auto& [key, value] : object_.items()) {
     if (value.is_null() || key.starts_with('_') || read_.contains(key)) continue;
-    const auto known =
-        std::find_if(harmless.begin(), harmless.end(), [&](const HarmlessKey& h) { return h.name == key; });
-    if (known == harmless.end()) fail(key, "no such key: it is neither supported nor known to be harmless");
-    if (!known->only.empty() && value != nlohmann::json::parse(known->only)) fail(key, std::string(known->only));
+    if (std::ranges::find(harmless, key) != harmless.end()) continue;
+    const auto known = std::ranges::find(fixed, key, &FixedKey::name);
+    if (known == fixed.end()) fail(key, "no such key: it is neither supported nor known to be harmless");
+    if (value != nlohmann::json::parse(known->value)) fail(key, std::string(known->value));
   }
 }
 

@@ -14,10 +14,9 @@
 
 namespace smartkv {
 
-// A key that does not affect the computation.
-struct HarmlessKey {
-  std::string_view name;
-  std::string_view only = "";  // The only harmless value, as JSON. Empty if every value is harmless.
+// A key that does not affect the computation if it has a certain value.
+struct FixedKey {
+  std::string_view name, value;  // The value as JSON.
 };
 
 class ConfigFields {
@@ -42,9 +41,9 @@ class ConfigFields {
 
   // Throws ModelError with the key, `expected` and the value that was found.
   [[noreturn]] void fail(std::string_view key, const std::string& expected) const;
-  // Throws ModelError naming the first key that was not read, is not null and is not harmless. Keys that begin with "_"
-  // are bookkeeping and always harmless.
-  void refuse_unread(std::span<const HarmlessKey> harmless) const;
+  // Throws ModelError naming the first key that was not read, is not null, is not harmless and does not have its fixed
+  // value. Keys that begin with "_" are bookkeeping and always harmless.
+  void refuse_unread(std::span<const std::string_view> harmless, std::span<const FixedKey> fixed = {}) const;
 
  private:
   const nlohmann::json& object_;

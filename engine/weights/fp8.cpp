@@ -1,8 +1,6 @@
 #include "engine/weights/fp8.h"
 
 #include <array>
-#include <memory>
-#include <vector>
 
 #include "engine/weights/config_fields.h"
 #include "engine/weights/required_tensors.h"
@@ -13,15 +11,15 @@ Fp8Config parse_fp8_config(const nlohmann::json& quantization, const std::string
   const ConfigFields fields(quantization, file, "quantization_config.");
   fields.string("quant_method");
   // The types of the tensors show which modules are not converted. The scheme of activations does not concern weights.
-  constexpr HarmlessKey kHarmless[] = {
-      {"fmt", "\"e4m3\""}, {"activation_scheme", "\"dynamic\""}, {"modules_to_not_convert"}};
+  constexpr std::string_view kHarmless[] = {"modules_to_not_convert"};
+  constexpr FixedKey kFixed[] = {{"fmt", "\"e4m3\""}, {"activation_scheme", "\"dynamic\""}};
   Fp8Config config;
   if (fields.has("weight_block_size")) {
     const std::vector<int64_t> block = fields.integers("weight_block_size", 1, 1 << 30);
     if (block.size() != 2) fields.fail("weight_block_size", "two positive numbers");
     config = {block[0], block[1]};
   }
-  fields.refuse_unread(kHarmless);
+  fields.refuse_unread(kHarmless, kFixed);
   return config;
 }
 

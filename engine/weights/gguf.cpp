@@ -6,8 +6,6 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <optional>
-#include <string_view>
 
 #include "engine/weights/weights.h"
 
@@ -22,11 +20,7 @@ constexpr int64_t kMaxParts = 1000;  // Parts of a split file. The size limits o
 enum GgufType : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64, kTypeEnd };
 
 // Tensor types of ggml that are not supported, for error messages.
-struct UnsupportedType {
-  uint32_t number;
-  std::string_view name;
-};
-constexpr UnsupportedType kUnsupportedTypes[] = {
+constexpr std::pair<uint32_t, std::string_view> kUnsupportedTypes[] = {
     {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
     {21, "IQ3_S"}, {22, "IQ2_S"}, {24, "I8"},      {25, "I16"},    {26, "I32"},     {27, "I64"},
     {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {40, "NVFP4"}};
@@ -41,8 +35,8 @@ std::string supported_types() {
 
 // Returns the name of an unsupported type, for error messages.
 std::string name_of_type(uint32_t number) {
-  for (const UnsupportedType& type : kUnsupportedTypes) {
-    if (type.number == number) return std::string(type.name);
+  for (const auto& [type, name] : kUnsupportedTypes) {
+    if (type == number) return std::string(name);
   }
   return "the unknown type " + std::to_string(number);
 }

@@ -11,90 +11,32 @@ namespace smartkv {
 namespace {
 
 // Keys that transformers writes into config.json and that do not affect a causal pass.
-constexpr HarmlessKey kHarmlessConfig[] = {
+constexpr std::string_view kHarmlessConfig[] = {
     // descriptions
-    {"architectures"},
-    {"auto_map"},
-    {"transformers_version"},
-    {"torch_dtype"},
-    {"dtype"},
-    {"tokenizer_class"},
-    {"task_specific_params"},
-    {"id2label"},
-    {"label2id"},
-    {"finetuning_task"},
-    {"problem_type"},
-    {"unsloth_version"},
-    {"unsloth_fixed"},
-    {"transformers.js_config"},
-    {"is_llama_config"},
-    {"max_sequence_length"},
-    {"model_max_length"},
+    "architectures", "auto_map", "transformers_version", "torch_dtype", "dtype", "tokenizer_class",
+    "task_specific_params", "id2label", "label2id", "finetuning_task", "problem_type", "unsloth_version",
+    "unsloth_fixed", "transformers.js_config", "is_llama_config", "max_sequence_length", "model_max_length",
     // training
-    {"initializer_range"},
-    {"attention_dropout"},
-    {"attn_pdrop"},
-    {"resid_pdrop"},
-    {"embd_pdrop"},
-    {"hidden_dropout"},
-    {"use_cache"},
-    {"gradient_checkpointing"},
-    {"pretraining_tp"},
+    "initializer_range", "attention_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "hidden_dropout", "use_cache",
+    "gradient_checkpointing", "pretraining_tp",
     // tokens and sampling, except eos_token_id, which is read
-    {"bos_token_id"},
-    {"pad_token_id"},
-    {"unk_token_id"},
-    {"sep_token_id"},
-    {"mask_token_id"},
-    {"decoder_start_token_id"},
-    {"forced_bos_token_id"},
-    {"forced_eos_token_id"},
-    {"bad_words_ids"},
-    {"begin_suppress_tokens"},
-    {"suppress_tokens"},
-    {"do_sample"},
-    {"temperature"},
-    {"top_k"},
-    {"top_p"},
-    {"typical_p"},
-    {"repetition_penalty"},
-    {"length_penalty"},
-    {"no_repeat_ngram_size"},
-    {"encoder_no_repeat_ngram_size"},
-    {"exponential_decay_length_penalty"},
-    {"diversity_penalty"},
-    {"early_stopping"},
-    {"min_length"},
-    {"max_length"},
-    {"num_beams"},
-    {"num_beam_groups"},
-    {"num_return_sequences"},
-    {"remove_invalid_values"},
-    {"prefix"},
+    "bos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "mask_token_id", "decoder_start_token_id",
+    "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "begin_suppress_tokens", "suppress_tokens",
+    "do_sample", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty",
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "diversity_penalty",
+    "early_stopping", "min_length", "max_length", "num_beams", "num_beam_groups", "num_return_sequences",
+    "remove_invalid_values", "prefix",
     // outputs of a call, and how it runs
-    {"output_attentions"},
-    {"output_hidden_states"},
-    {"output_scores"},
-    {"return_dict"},
-    {"return_dict_in_generate"},
-    {"torchscript"},
-    {"tf_legacy_loss"},
-    {"use_bfloat16"},
-    {"attn_implementation"},
-    {"keys_to_ignore_at_inference"},
-    {"chunk_size_feed_forward"},
-    {"pruned_heads", "{}"},
+    "output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate",
+    "torchscript", "tf_legacy_loss", "use_bfloat16", "attn_implementation", "keys_to_ignore_at_inference",
+    "chunk_size_feed_forward",
     // other kinds of model
-    {"is_encoder_decoder", "false"},
-    {"is_decoder"},
-    {"add_cross_attention", "false"},
-    {"tie_encoder_decoder", "false"},
-    {"rope_interleaved", "false"},
-    {"use_mrope", "false"},
-    {"lm_head_bias", "false"},
-    {"full_attn_mod", "1"},
-    {"interpolate_factor", "1"},
-};
+    "is_decoder"};
+// Keys that do not affect a causal pass with one value only.
+constexpr FixedKey kFixedConfig[] = {
+    {"pruned_heads", "{}"},           {"is_encoder_decoder", "false"}, {"add_cross_attention", "false"},
+    {"tie_encoder_decoder", "false"}, {"rope_interleaved", "false"},   {"use_mrope", "false"},
+    {"lm_head_bias", "false"},        {"full_attn_mod", "1"},          {"interpolate_factor", "1"}};
 
 // Returns YaRN's attention factor (section 3.4 of the paper), with the two weights that DeepSeek added.
 double yarn_magnitude(const ConfigFields& fields, double factor) {
@@ -168,7 +110,7 @@ void read_rope_scaling(const nlohmann::json& scaling, const std::string& prefix,
     fields.fail(key, "default, linear, dynamic, llama3, yarn or longrope");
   }
   if (!(rope.factor >= 1.0)) fields.fail("factor", "a number of at least 1");
-  constexpr HarmlessKey kRopeHarmless[] = {{"finetuned"}};
+  constexpr std::string_view kRopeHarmless[] = {"finetuned"};
   fields.refuse_unread(kRopeHarmless);
 }
 
@@ -293,7 +235,7 @@ ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& fil
   if (fields.has("eos_token_id")) c.eos_token_ids = fields.token_ids("eos_token_id");
   // HfWeights applies it.
   if (fields.has("quantization_config")) check_quantization(fields["quantization_config"], file);
-  fields.refuse_unread(kHarmlessConfig);
+  fields.refuse_unread(kHarmlessConfig, kFixedConfig);
   check_config(c, file);
   return c;
 }

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
-#include <vector>
 
 #include "engine/weights/config_fields.h"
 #include "engine/weights/quantized_rows.h"
@@ -15,42 +13,16 @@ namespace {
 using Layout = PackedIntegers::Layout;
 
 // Keys that describe how the weights were quantized and how other programs run them.
-constexpr HarmlessKey kHarmlessIntegers[] = {
-    {"desc_act"},
-    {"sym"},
-    {"static_groups"},
-    {"true_sequential"},
-    {"damp_percent"},
-    {"damp_auto_increment"},
-    {"mse"},
-    {"dataset"},
-    {"tokenizer"},
-    {"batch_size"},
-    {"model_seqlen"},
-    {"cache_block_outputs"},
-    {"pad_token_id"},
-    {"quantizer"},
-    {"model_name_or_path"},
-    {"model_file_base_name"},
-    {"meta"},
-    {"lm_head"},
-    {"block_name_to_quantize"},
-    {"module_name_preceding_first_block"},
-    {"modules_in_block_to_quantize"},
-    {"modules_to_not_convert"},
-    {"use_cuda_fp16"},
-    {"use_exllama"},
-    {"disable_exllama"},
-    {"exllama_config"},
-    {"max_input_length"},
-    {"backend"},
-    {"do_fuse"},
-    {"modules_to_fuse"},
-    {"fuse_max_seq_len"},
-    {"is_marlin_format", "false"},
-    {"pack_dtype", "\"int32\""},
-    {"dynamic", "{}"},
-};
+constexpr std::string_view kHarmlessIntegers[] = {
+    // how they were quantized
+    "desc_act", "sym", "static_groups", "true_sequential", "damp_percent", "damp_auto_increment", "mse", "dataset",
+    "tokenizer", "batch_size", "model_seqlen", "cache_block_outputs", "pad_token_id", "quantizer", "model_name_or_path",
+    "model_file_base_name", "meta", "lm_head", "block_name_to_quantize", "module_name_preceding_first_block",
+    "modules_in_block_to_quantize", "modules_to_not_convert",
+    // how they are run
+    "use_cuda_fp16", "use_exllama", "disable_exllama", "exllama_config", "max_input_length", "backend", "do_fuse",
+    "modules_to_fuse", "fuse_max_seq_len"};
+constexpr FixedKey kFixedIntegers[] = {{"is_marlin_format", "false"}, {"pack_dtype", "\"int32\""}, {"dynamic", "{}"}};
 
 Layout gptq_layout(const ConfigFields& fields) {
   const char* key = fields.has("checkpoint_format") ? "checkpoint_format" : "format";
@@ -156,7 +128,7 @@ IntegerConfig parse_integer_config(const nlohmann::json& quantization, const std
     config.layout = gptq_layout(fields);
     if (config.bits != 4 && config.bits != 8) fields.fail("bits", "4 or 8");
   }
-  fields.refuse_unread(kHarmlessIntegers);
+  fields.refuse_unread(kHarmlessIntegers, kFixedIntegers);
   return config;
 }
 

@@ -1,7 +1,5 @@
 #include "engine/weights/model_fingerprint.h"
 
-#include <vector>
-
 #include "engine/weights/fields.h"
 #include "engine/weights/projections.h"
 #include "engine/weights/structure_hash.h"

@@ -1,33 +1,28 @@
 #include "engine/weights/projections.h"
 
-#include <vector>
-
 namespace smartkv {
 namespace {
 
-struct Part {
-  std::string name;
-  int64_t rows;
-};
+using Part = std::pair<std::string, int64_t>;  // Its name and the number of its rows.
 
 void split(TensorMap& tensors, const std::string& fused, const std::vector<Part>& parts) {
   const auto found = tensors.find(fused);
   int64_t rows = 0;
-  for (const Part& part : parts) rows += part.rows;
+  for (const auto& [name, n] : parts) rows += n;
   if (found == tensors.end() || found->second.shape.size() != 2 || found->second.rows() != rows) return;
   const TensorView whole = found->second;
   tensors.erase(found);
   const size_t row_bytes = whole.data.size() / static_cast<size_t>(rows);
   size_t first = 0;
-  for (const Part& part : parts) {
+  for (const auto& [name, n] : parts) {
     TensorView view = whole;
-    view.name = part.name;
-    view.shape[0] = part.rows;
+    view.name = name;
+    view.shape[0] = n;
     view.first_row = whole.first_row + static_cast<int64_t>(first);
     if (whole.integers == nullptr)
-      view.data = whole.data.subspan(first * row_bytes, static_cast<size_t>(part.rows) * row_bytes);
-    first += static_cast<size_t>(part.rows);
-    tensors[part.name] = std::move(view);
+      view.data = whole.data.subspan(first * row_bytes, static_cast<size_t>(n) * row_bytes);
+    first += static_cast<size_t>(n);
+    tensors[name] = std::move(view);
   }
 }
 

@@ -1,8 +1,6 @@
 #include "engine/weights/sharded_weights.h"
 
 #include <algorithm>
-#include <optional>
-#include <vector>
 
 #include "engine/weights/reshaped_weights.h"
 

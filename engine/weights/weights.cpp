@@ -1,7 +1,5 @@
 #include "engine/weights/weights.h"
 
-#include <algorithm>
-
 #include "engine/weights/gguf.h"
 #include "engine/weights/gguf_weights.h"
 #include "engine/weights/hf_weights.h"

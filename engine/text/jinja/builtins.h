@@ -69,7 +69,9 @@ Value like(const Value& original, std::string text);
 Value negate(const Value& value);
 Value binary(const std::string& op, const Value& left, const Value& right, Environment& environment);
 bool contains(const Value& container, const Value& item, Environment& environment);
-[[noreturn]] void fail_undefined(const Undefined& undefined);
+void refuse_undefined(const Value& value);  // Throws RuntimeError if it is undefined.
+// Compares as compare() does, but throws RuntimeError if the values are undefined or cannot be ordered.
+int order_of(const Value& left, const Value& right);
 // Returns the items that a for loop runs over. A dictionary gives its keys, a string its characters. Empties an
 // iterator.
 std::vector<Value> iterate(const Value& value, Environment& environment);

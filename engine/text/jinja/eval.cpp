@@ -1,8 +1,6 @@
 #include "engine/text/jinja/eval.h"
 
 #include <algorithm>
-#include <map>
-#include <utility>
 
 #include "engine/text/jinja/builtins.h"
 #include "engine/text/jinja/lexer.h"
@@ -112,18 +110,16 @@ class Evaluator {
         return run_block(stmt.otherwise, out);
       case Stmt::Kind::kFor: run_for(stmt, out); break;
       case Stmt::Kind::kSet: assign(stmt, eval(*stmt.expr)); break;
-      case Stmt::Kind::kSetBlock: {
-        std::string text;
-        const Flow flow = run_scoped(stmt.body, text);
-        if (flow != Flow::kNext) return flow;
-        assign(stmt, stmt.expr == nullptr ? Value(std::move(text)) : filtered(*stmt.expr, std::move(text)));
-        break;
-      }
+      case Stmt::Kind::kSetBlock:
       case Stmt::Kind::kFilter: {
         std::string text;
         const Flow flow = run_scoped(stmt.body, text);
         if (flow != Flow::kNext) return flow;
-        const Value result = filtered(*stmt.expr, std::move(text));
+        const Value result = stmt.expr == nullptr ? Value(std::move(text)) : filtered(*stmt.expr, std::move(text));
+        if (stmt.kind == Stmt::Kind::kSetBlock) {
+          assign(stmt, result);
+          break;
+        }
         const std::string* shown = result.as<std::string>();
         if (shown == nullptr) fail_at(stmt.line, "a filter block gives \"" + result.type_name() + "\", not a string");
         emit(out, *shown, stmt.line);

@@ -118,7 +118,7 @@ Value join_filter(const Call& call) {
 }
 
 std::string number_text(const Value& value) {
-  if (const Undefined* undefined = value.as<Undefined>()) fail_undefined(*undefined);
+  refuse_undefined(value);
   const std::string* text = value.as<std::string>();
   return text == nullptr ? "" : strip(*text, nullptr, true, true);
 }
@@ -189,16 +189,7 @@ Value folded(const Value& value, bool case_sensitive) {
   return text == nullptr || case_sensitive ? value : Value(lower(*text));
 }
 
-bool precedes(const Value& a, const Value& b) {
-  for (const Value* side : {&a, &b}) {
-    if (const Undefined* undefined = side->as<Undefined>()) fail_undefined(*undefined);
-  }
-  try {
-    return compare(a, b) < 0;
-  } catch (const TypeMismatch&) {
-    fail("\"" + a.type_name() + "\" and \"" + b.type_name() + "\" cannot be ordered");
-  }
-}
+bool precedes(const Value& a, const Value& b) { return order_of(a, b) < 0; }
 
 // Sorts (key, item) pairs by key in a stable way, and returns the items.
 Value sorted(const Call& call, std::vector<std::pair<Value, Value>> keyed, bool reverse) {
@@ -334,10 +325,8 @@ Arguments rest_of(const Arguments& arguments, size_t first) {
   return rest;
 }
 CallShape shape_of(const Arguments& arguments) {
-  CallShape shape;
-  shape.positional = arguments.positional.size();
-  shape.constants.resize(shape.positional);
-  return shape;
+  const size_t n = arguments.positional.size();
+  return {n, {}, std::vector<std::optional<std::string>>(n)};
 }
 void require(const Call& call, const std::optional<std::string>& fault) {
   if (fault) fail(call.name + ": " + *fault);

@@ -2,8 +2,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <string_view>
-#include <vector>
 
 #include "engine/text/jinja/print.h"
 #include "engine/text/jinja/strings.h"
@@ -44,38 +42,30 @@ std::string number(const Conversion& c, const char* type, T value) {
 }
 
 std::string convert(const Conversion& c, const Value& value, bool markup, Environment& environment) {
-  switch (c.type) {
-    case 's':
-    case 'r': {
-      std::string text = c.type == 's' ? environment.text_of(value) : to_repr(value, environment.max_bytes);
-      if (markup && !(c.type == 's' && value.is_markup())) text = escape_html(text);
-      if (c.precision >= 0 && c.precision < length(text)) text = substring(text, 0, c.precision, 1);
-      return padded(text, c, environment);
-    }
-    case 'd':
-    case 'i':
-    case 'u': {
-      if (!value.is_number())
-        fail(std::string("format: %") + c.type + " takes a number, found \"" + value.type_name() + "\"");
-      const double x = value.number();
-      if (!value.is_integer() && !(std::abs(x) < 9.2e18)) fail("format: a number out of range");
-      return number(c, "lld", static_cast<long long>(value.is_integer() ? value.integer() : static_cast<int64_t>(x)));
-    }
-    case 'x':
-    case 'X':
-    case 'o': {
-      if (!value.is_integer() || value.integer() < 0) {
-        fail(std::string("format: %") + c.type + " takes a non-negative integer, found " + environment.text_of(value));
-      }
-      const char type[] = {'l', 'l', c.type, '\0'};
-      return number(c, type, static_cast<unsigned long long>(value.integer()));
-    }
-    default: {  // e, E, f, F, g, G
-      if (!value.is_number()) fail("format: expected a number, found \"" + value.type_name() + "\"");
-      const char type[] = {c.type, '\0'};
-      return number(c, type, value.number());
-    }
+  const auto type_in = [&c](std::string_view types) { return types.find(c.type) != std::string_view::npos; };
+  if (type_in("sr")) {
+    std::string text = c.type == 's' ? environment.text_of(value) : to_repr(value, environment.max_bytes);
+    if (markup && !(c.type == 's' && value.is_markup())) text = escape_html(text);
+    if (c.precision >= 0 && c.precision < length(text)) text = substring(text, 0, c.precision, 1);
+    return padded(text, c, environment);
   }
+  if (type_in("diu")) {
+    if (!value.is_number())
+      fail(std::string("format: %") + c.type + " takes a number, found \"" + value.type_name() + "\"");
+    const double x = value.number();
+    if (!value.is_integer() && !(std::abs(x) < 9.2e18)) fail("format: a number out of range");
+    return number(c, "lld", static_cast<long long>(value.is_integer() ? value.integer() : static_cast<int64_t>(x)));
+  }
+  if (type_in("xXo")) {
+    if (!value.is_integer() || value.integer() < 0) {
+      fail(std::string("format: %") + c.type + " takes a non-negative integer, found " + environment.text_of(value));
+    }
+    const char type[] = {'l', 'l', c.type, '\0'};
+    return number(c, type, static_cast<unsigned long long>(value.integer()));
+  }
+  if (!value.is_number()) fail("format: expected a number, found \"" + value.type_name() + "\"");  // e, E, f, F, g, G
+  const char type[] = {c.type, '\0'};
+  return number(c, type, value.number());
 }
 
 class Formatter {

@@ -226,38 +226,20 @@ class Lexer {
         continue;
       }
       const char c = source_[++end];
-      switch (c) {
-        case 'n': value += '\n'; break;
-        case 't': value += '\t'; break;
-        case 'r': value += '\r'; break;
-        case 'b': value += '\b'; break;
-        case 'f': value += '\f'; break;
-        case 'v': value += '\v'; break;
-        case 'a': value += '\a'; break;
-        case '0':
-        case '1':
-        case '2':
-        case '3':
-        case '4':
-        case '5':
-        case '6':
-        case '7': {
-          char32_t code = 0;
-          const size_t stop = std::min(end + 3, source_.size());
-          for (; end < stop && source_[end] >= '0' && source_[end] <= '7'; ++end)
-            code = code * 8 + static_cast<char32_t>(source_[end] - '0');
-          --end;
-          utf8_append(value, code);
-          break;
-        }
-        case '\n': break;
-        case '\\':
-        case '\'':
-        case '"': value += c; break;
-        case 'x':
-        case 'u':
-        case 'U': end = code_point(end + 1, c == 'x' ? 2 : c == 'u' ? 4 : 8, value); break;
-        default: value += {'\\', c};
+      static constexpr std::string_view kLetters = "ntrbfva\\'\"", kCharacters = "\n\t\r\b\f\v\a\\'\"";
+      if (const size_t at = kLetters.find(c); at != std::string_view::npos) {
+        value += kCharacters[at];
+      } else if (c >= '0' && c <= '7') {
+        char32_t code = 0;
+        const size_t stop = std::min(end + 3, source_.size());
+        for (; end < stop && source_[end] >= '0' && source_[end] <= '7'; ++end)
+          code = code * 8 + static_cast<char32_t>(source_[end] - '0');
+        --end;
+        utf8_append(value, code);
+      } else if (c == 'x' || c == 'u' || c == 'U') {
+        end = code_point(end + 1, c == 'x' ? 2 : c == 'u' ? 4 : 8, value);
+      } else if (c != '\n') {
+        value += {'\\', c};
       }
     }
     if (end >= source_.size()) fail_at(line_, "a string is not closed");

@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <cctype>
-#include <ctime>
 #include <map>
 
 #include "engine/text/jinja/builtins.h"
@@ -198,28 +196,15 @@ struct MethodRow {
 using MethodTable = std::map<std::string, MethodRow, std::less<>>;
 
 const MethodTable& string_methods() {
-  static const MethodTable table = {{"capitalize", {}},
-                                    {"count", {1, 3}},
-                                    {"endswith", {1, 1}},
-                                    {"find", {1, 3}},
-                                    {"index", {1, 3}},
-                                    {"isdigit", {}},
-                                    {"join", {1, 1}},
-                                    {"lower", {}},
-                                    {"lstrip", {0, 1}},
-                                    {"removeprefix", {1, 1}},
-                                    {"removesuffix", {1, 1}},
-                                    {"replace", {2, 3}},
-                                    {"rfind", {1, 3}},
-                                    {"rindex", {1, 3}},
-                                    {"rsplit", {0, 2, {"sep", "maxsplit"}}},
-                                    {"rstrip", {0, 1}},
-                                    {"split", {0, 2, {"sep", "maxsplit"}}},
-                                    {"splitlines", {}},
-                                    {"startswith", {1, 1}},
-                                    {"strip", {0, 1}},
-                                    {"title", {}},
-                                    {"upper", {}}};
+  static const std::vector<std::string_view> kSplit = {"sep", "maxsplit"};
+  static const MethodTable table = {{"capitalize", {}},       {"count", {1, 3}},        {"endswith", {1, 1}},
+                                   {"find", {1, 3}},         {"index", {1, 3}},        {"isdigit", {}},
+                                   {"join", {1, 1}},         {"lower", {}},            {"lstrip", {0, 1}},
+                                   {"removeprefix", {1, 1}}, {"removesuffix", {1, 1}}, {"replace", {2, 3}},
+                                   {"rfind", {1, 3}},        {"rindex", {1, 3}},       {"rsplit", {0, 2, kSplit}},
+                                   {"rstrip", {0, 1}},       {"split", {0, 2, kSplit}}, {"splitlines", {}},
+                                   {"startswith", {1, 1}},   {"strip", {0, 1}},        {"title", {}},
+                                   {"upper", {}}};
   return table;
 }
 const MethodTable& dict_methods() {
@@ -305,7 +290,7 @@ std::optional<std::string> check_method(const std::string& name, const CallShape
 }
 
 Value call_method(const Value& object, const std::string& name, const Arguments& arguments, Environment& environment) {
-  if (const Undefined* undefined = object.as<Undefined>()) fail_undefined(*undefined);
+  refuse_undefined(object);
   environment.spend(object.steps());
   const std::string* text = object.as<std::string>();
   if (text != nullptr && string_methods().contains(name)) return string_method(object, name, arguments, environment);

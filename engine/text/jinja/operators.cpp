@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "engine/text/jinja/builtins.h"
 #include "engine/text/jinja/format.h"
@@ -11,9 +10,8 @@ namespace smartkv::jinja {
 namespace {
 
 [[noreturn]] void mismatch(const std::string& op, const Value& left, const Value& right) {
-  for (const Value* side : {&left, &right}) {
-    if (const Undefined* undefined = side->as<Undefined>()) fail_undefined(*undefined);
-  }
+  refuse_undefined(left);
+  refuse_undefined(right);
   fail("unsupported operand types for " + op + ": \"" + left.type_name() + "\" and \"" + right.type_name() + "\"");
 }
 
@@ -84,11 +82,7 @@ int64_t normal_index(int64_t i, int64_t n) {
 // Splits valid UTF-8 into its characters.
 std::vector<std::string> characters(const std::string& text) {
   std::vector<std::string> out;
-  for (std::string_view rest = text; !rest.empty();) {
-    const size_t n = std::max<size_t>(1, utf8_length(rest));
-    out.emplace_back(rest.substr(0, n));
-    rest.remove_prefix(n);
-  }
+  for (std::string_view rest = text; !rest.empty();) out.emplace_back(utf8_next(rest));
   return out;
 }
 
@@ -103,7 +97,19 @@ Value like(const Value& original, std::string text) {
   return original.is_markup() ? Value::markup(std::move(text)) : Value(std::move(text));
 }
 
-[[noreturn]] void fail_undefined(const Undefined& undefined) { fail("\"" + undefined.name + "\" is undefined"); }
+void refuse_undefined(const Value& value) {
+  if (const Undefined* undefined = value.as<Undefined>()) fail("\"" + undefined->name + "\" is undefined");
+}
+
+int order_of(const Value& left, const Value& right) {
+  refuse_undefined(left);
+  refuse_undefined(right);
+  try {
+    return compare(left, right);
+  } catch (const TypeMismatch&) {
+    fail("\"" + left.type_name() + "\" and \"" + right.type_name() + "\" cannot be ordered");
+  }
+}
 
 Value negate(const Value& value) {
   if (const double* x = value.as<double>()) return -*x;
@@ -205,7 +211,7 @@ std::vector<Value> iterate(const Value& value, Environment& environment) {
 }
 
 Value get_item(const Value& object, const Value& key) {
-  if (const Undefined* undefined = object.as<Undefined>()) fail_undefined(*undefined);
+  refuse_undefined(object);
   const std::string* name = key.as<std::string>();
   if (const Dict* dict = object.as_dict()) {
     const Value* found = dict->find_key(key);
@@ -237,7 +243,7 @@ Value get_slice(const Value& object, const Value& start, const Value& stop, cons
                 Environment& environment) {
   const std::string* text = object.as<std::string>();
   const List* list = object.as_sequence();
-  if (const Undefined* undefined = object.as<Undefined>()) fail_undefined(*undefined);
+  refuse_undefined(object);
   if (text == nullptr && list == nullptr) fail("\"" + object.type_name() + "\" cannot be sliced");
   for (const Value* part : {&start, &stop, &step}) {
     if (!part->is_none() && !part->is_integer()) {

@@ -3,8 +3,6 @@
 #include <cstdlib>
 #include <optional>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "engine/text/jinja/ast.h"
 #include "engine/text/jinja/builtins.h"
@@ -54,6 +52,11 @@ class Parser {
     if (!is(text)) return false;
     next();
     return true;
+  }
+  // Returns the one of `texts` that was accepted, or nullptr.
+  const char* accept_one(std::initializer_list<const char*> texts) {
+    const auto found = std::find_if(texts.begin(), texts.end(), [this](const char* text) { return accept(text); });
+    return found == texts.end() ? nullptr : *found;
   }
   void expect(const char* text) {
     if (!accept(text)) fail(std::string("expected \"") + text + "\", found " + shown(peek()));
@@ -332,15 +335,18 @@ class Parser {
     }
     return value;
   }
-  ExprPtr parse_or() {
-    ExprPtr left = parse_and();
-    while (accept("or")) left = node_of(Expr::Kind::kBinary, "or", std::move(left), parse_and());
+  // Parses operands that left-associative operators join.
+  template <typename Operand>
+  ExprPtr parse_chain(std::initializer_list<const char*> operators, const Operand& parse_operand) {
+    ExprPtr left = parse_operand();
+    while (const char* op = accept_one(operators)) {
+      left = node_of(Expr::Kind::kBinary, op, std::move(left), parse_operand());
+    }
     return left;
   }
-  ExprPtr parse_and() {
-    ExprPtr left = parse_not();
-    while (accept("and")) left = node_of(Expr::Kind::kBinary, "and", std::move(left), parse_not());
-    return left;
+  ExprPtr parse_or() {
+    const auto parse_and = [this] { return parse_chain({"and"}, [this] { return parse_not(); }); };
+    return parse_chain({"or"}, parse_and);
   }
   ExprPtr parse_not() {
     const Depth depth(*this);
@@ -354,60 +360,28 @@ class Parser {
     ExprPtr left = parse_sum();
     ExprPtr chain;
     for (;;) {
-      std::string op;
-      for (const char* candidate : {"==", "!=", "<=", ">=", "<", ">", "in"}) {
-        if (accept(candidate)) {
-          op = candidate;
-          break;
-        }
-      }
-      if (op.empty() && is("not") && peek(1).text == "in" && peek(1).kind == Token::Kind::kName) {
+      const char* op = accept_one({"==", "!=", "<=", ">=", "<", ">", "in"});
+      if (op == nullptr && is("not") && peek(1).text == "in" && peek(1).kind == Token::Kind::kName) {
         next();
         next();
         op = "not in";
       }
-      if (op.empty()) return chain != nullptr ? std::move(chain) : std::move(left);
+      if (op == nullptr) return chain != nullptr ? std::move(chain) : std::move(left);
       if (chain == nullptr) chain = node_of(Expr::Kind::kCompare, "", std::move(left));
       chain->operators.push_back(op);
       add(chain, parse_sum());
     }
   }
   ExprPtr parse_sum() {
-    ExprPtr left = parse_concat();
-    for (;;) {
-      const char* op = accept("+") ? "+" : accept("-") ? "-" : nullptr;
-      if (op == nullptr) return left;
-      left = node_of(Expr::Kind::kBinary, op, std::move(left), parse_concat());
-    }
-  }
-  ExprPtr parse_concat() {
-    ExprPtr left = parse_product();
-    while (accept("~")) left = node_of(Expr::Kind::kBinary, "~", std::move(left), parse_product());
-    return left;
-  }
-  ExprPtr parse_product() {
-    ExprPtr left = parse_power();
-    for (;;) {
-      const char* op = accept("*") ? "*" : accept("//") ? "//" : accept("/") ? "/" : accept("%") ? "%" : nullptr;
-      if (op == nullptr) return left;
-      left = node_of(Expr::Kind::kBinary, op, std::move(left), parse_power());
-    }
-  }
-  ExprPtr parse_power() {
-    ExprPtr left = parse_unary(true);
-    while (accept("**")) left = node_of(Expr::Kind::kBinary, "**", std::move(left), parse_unary(true));
-    return left;
+    const auto parse_power = [this] { return parse_chain({"**"}, [this] { return parse_unary(true); }); };
+    const auto parse_product = [&] { return parse_chain({"*", "//", "/", "%"}, parse_power); };
+    const auto parse_concat = [&] { return parse_chain({"~"}, parse_product); };
+    return parse_chain({"+", "-"}, parse_concat);
   }
   ExprPtr parse_unary(bool with_filter) {
     const Depth depth(*this);
-    ExprPtr value;
-    if (accept("-")) {
-      value = node_of(Expr::Kind::kUnary, "-", parse_unary(false));
-    } else if (accept("+")) {
-      value = node_of(Expr::Kind::kUnary, "+", parse_unary(false));
-    } else {
-      value = parse_primary();
-    }
+    const char* sign = accept_one({"-", "+"});
+    ExprPtr value = sign != nullptr ? node_of(Expr::Kind::kUnary, sign, parse_unary(false)) : parse_primary();
     value = parse_postfix(std::move(value));
     return with_filter ? parse_filters(std::move(value)) : std::move(value);
   }
@@ -556,8 +530,10 @@ class Parser {
     for (const auto& [keyword, value] : call.keywords) shape.keywords.push_back(keyword);
     return shape;
   }
-  void require(const Expr& call, const std::optional<std::string>& fault) const {
-    if (fault) fail_at(call.line, *fault);
+  // Throws for the fault of a call. If the filter or test is not known, a condition may still guard it.
+  void require(const Expr& call, const std::optional<std::string>& fault, bool known = true) {
+    if (fault && known) fail_at(call.line, *fault);
+    if (fault) unknown_.push_back({call.line, *fault});
   }
 
   ExprPtr parse_call(ExprPtr callee) {
@@ -576,12 +552,7 @@ class Parser {
     const std::string filter = name();
     value = node_of(Expr::Kind::kFilter, filter, std::move(value));
     if (is("(")) parse_arguments(value);
-    const std::optional<std::string> fault = check_filter(filter, shape_of(*value));
-    if (fault && !is_filter(filter)) {
-      unknown_.push_back({value->line, *fault});
-    } else {
-      require(*value, fault);
-    }
+    require(*value, check_filter(filter, shape_of(*value)), is_filter(filter));
     return value;
   }
 
@@ -599,12 +570,7 @@ class Parser {
         } else if (begins_argument()) {
           add(value, parse_postfix(parse_primary()));
         }
-        const std::optional<std::string> fault = check_test(test, shape_of(*value));
-        if (fault && !is_test(test)) {
-          unknown_.push_back({value->line, *fault});
-        } else {
-          require(*value, fault);
-        }
+        require(*value, check_test(test, shape_of(*value)), is_test(test));
         if (negated) value = node_of(Expr::Kind::kUnary, "not", std::move(value));
       } else if (is("(")) {
         value = parse_call(std::move(value));

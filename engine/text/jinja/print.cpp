@@ -47,11 +47,10 @@ std::string escape(const char* format, unsigned code) {
   return buffer;
 }
 
-// Removes the valid UTF-8 character, or else one byte, from the start of `rest`, and returns it.
-std::string_view next_character(std::string_view& rest) {
-  const std::string_view character = rest.substr(0, std::max<size_t>(1, utf8_length(rest)));
-  rest.remove_prefix(character.size());
-  return character;
+// Returns the letter behind the backslash of an escaped character. Returns 0 if `c` is not one of `characters`.
+char escape_letter(char c, std::string_view characters, std::string_view letters) {
+  const size_t at = characters.find(c);
+  return at == std::string_view::npos ? '\0' : letters[at];
 }
 
 std::string string_repr(const std::string& text) {
@@ -59,16 +58,12 @@ std::string string_repr(const std::string& text) {
   const char quote = text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';
   std::string out(1, quote);
   for (std::string_view rest = text; !rest.empty();) {
-    const std::string_view character = next_character(rest);
+    const std::string_view character = utf8_next(rest);
     const char c = character[0];
     if (c == quote || c == '\\') {
       out += {'\\', c};
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\r') {
-      out += "\\r";
-    } else if (c == '\t') {
-      out += "\\t";
+    } else if (const char letter = escape_letter(c, "\n\r\t", "nrt"); letter != 0) {
+      out += {'\\', letter};
     } else if (c == ' ' || (character.size() == 1 && c > ' ' && c < 0x7f)) {
       out += c;
     } else if (!utf8_is_valid(character) || !unprintable.matches_in(character)) {
@@ -126,19 +121,11 @@ void write_repr(const Value& value, Out& out) {
 std::string json_string(const std::string& text, bool ensure_ascii) {
   std::string out = "\"";
   for (std::string_view rest = text; !rest.empty();) {
-    const std::string_view character = next_character(rest);
+    const std::string_view character = utf8_next(rest);
     const char c = character[0];
-    switch (c) {
-      case '"': out += "\\\""; continue;
-      case '\\': out += "\\\\"; continue;
-      case '\n': out += "\\n"; continue;
-      case '\r': out += "\\r"; continue;
-      case '\t': out += "\\t"; continue;
-      case '\b': out += "\\b"; continue;
-      case '\f': out += "\\f"; continue;
-      default: break;
-    }
-    if (character.size() == 1 && c >= 0 && c < ' ') {
+    if (const char letter = escape_letter(c, "\"\\\n\r\t\b\f", "\"\\nrtbf"); letter != 0) {
+      out += {'\\', letter};
+    } else if (character.size() == 1 && c >= 0 && c < ' ') {
       out += escape("\\u%04x", static_cast<unsigned>(c));
     } else if (!ensure_ascii || character.size() == 1) {
       out += character;

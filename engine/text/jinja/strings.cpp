@@ -53,6 +53,11 @@ void append(std::string& out, char32_t c, Case how) {
   }
 }
 
+// Returns the number of characters before the byte `at`, or -1 for npos.
+int64_t position(const std::string& text, size_t at) {
+  return at == std::string::npos ? -1 : length(text.substr(0, at));
+}
+
 bool ends_line(char32_t c) {
   return (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
 }
@@ -193,14 +198,10 @@ std::string capitalize(const std::string& text) {
 
 int64_t length(const std::string& text) { return static_cast<int64_t>(decode(text).size()); }
 
-int64_t find_character(const std::string& text, const std::string& part) {
-  const size_t at = text.find(part);
-  return at == std::string::npos ? -1 : length(text.substr(0, at));
-}
+int64_t find_character(const std::string& text, const std::string& part) { return position(text, text.find(part)); }
 
 int64_t find_last_character(const std::string& text, const std::string& part) {
-  const size_t at = text.rfind(part);
-  return at == std::string::npos ? -1 : length(text.substr(0, at));
+  return position(text, text.rfind(part));
 }
 
 int64_t count(const std::string& text, const std::string& part) {

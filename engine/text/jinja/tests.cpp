@@ -22,15 +22,8 @@ struct TestRow {
 };
 
 int order(const Subject& it) {
-  for (const Value* side : {&it.value, it.other}) {
-    if (const Undefined* undefined = side->as<Undefined>()) fail_undefined(*undefined);
-  }
   it.environment.spend(std::min(it.value.extent().weight, it.other->extent().weight) / 8);
-  try {
-    return compare(it.value, *it.other);
-  } catch (const TypeMismatch&) {
-    throw RuntimeError{"\"" + it.value.type_name() + "\" and \"" + it.other->type_name() + "\" cannot be ordered"};
-  }
+  return order_of(it.value, *it.other);
 }
 bool same(const Subject& it) {
   it.environment.spend(std::min(it.value.extent().weight, it.other->extent().weight) / 8);
