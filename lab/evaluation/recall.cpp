@@ -1,10 +1,8 @@
 #include "lab/evaluation/recall.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
-#include <string>
 
 #include "lab/evaluation/kvzip.h"
 

@@ -1,7 +1,6 @@
 #include "server/commands/options.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <fstream>

@@ -1,10 +1,8 @@
 #include "server/http/http_server.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <csignal>
-#include <optional>
 
 #include "engine/log.h"
 #include "engine/text/tokenizer.h"

@@ -1,6 +1,5 @@
 #include "server/openai/openapi.h"
 
-#include <string>
 #include <vector>
 
 #include "server/openai/field_table.h"

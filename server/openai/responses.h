@@ -2,7 +2,6 @@
 // previous turns in `input`.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "server/openai/api_request.h"

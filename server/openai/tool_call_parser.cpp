@@ -1,7 +1,6 @@
 #include "server/openai/tool_call_parser.h"
 
 #include <algorithm>
-#include <optional>
 
 namespace smartkv::openai {
 
