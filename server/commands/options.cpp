@@ -250,10 +250,6 @@ void add_file(std::string_view flag, const std::string& text, std::map<std::stri
   (*files)[text.substr(0, equals)] = text.substr(equals + 1);
 }
 
-void add_gate(const std::string& text, std::map<std::string, std::filesystem::path>* gates) {
-  add_file("--gate", text, gates);
-}
-
 int64_t parse_bytes(std::string_view text) {
   struct Unit {
     std::string_view name;
