@@ -37,8 +37,7 @@ NameAndValue read_serve_option(const std::string& flag, const std::string& text)
   std::string name = text.substr(0, equals);
   std::replace(name.begin(), name.end(), '-', '_');
   const auto& table = option_table();
-  const auto found =
-      std::find_if(table.begin(), table.end(), [&](const Option& option) { return option.name == name; });
+  const auto found = std::ranges::find(table, name, &Option::name);
   if (found == table.end()) throw ConfigError(flag + ": serve has no option \"" + name + "\"");
   ServerOptions checked;
   const std::string value = text.substr(equals + 1);

@@ -111,8 +111,7 @@ Json parse_object(const Option& option, const std::string& text, const std::stri
 
 const Option& find_option(const std::string& name, const std::string& where) {
   const auto& table = option_table();
-  const auto found =
-      std::find_if(table.begin(), table.end(), [&](const Option& option) { return option.name == name; });
+  const auto found = std::ranges::find(table, name, &Option::name);
   if (found != table.end()) return *found;
   std::vector<std::string> names;
   for (const Option& option : table) names.emplace_back(option.name);
