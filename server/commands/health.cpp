@@ -1,5 +1,4 @@
-#include "server/commands/health.h"
-
+// smartkv health: asks a server whether it is ready, or with --live whether its process works.
 #include <cmath>
 #include <iostream>
 #include <memory>

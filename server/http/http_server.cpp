@@ -128,8 +128,6 @@ int HttpServer::start() {
   return port;
 }
 
-void HttpServer::begin_drain() { draining_ = true; }
-
 void HttpServer::reload() {
   const auto again = [](const std::string& what, const std::function<void()>& read) {
     try {
