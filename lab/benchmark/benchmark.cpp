@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <memory>
 #include <random>
 
@@ -15,6 +14,7 @@
 #include "engine/weights/model_fingerprint.h"
 #include "kernels/cpu_level.h"
 #include "lab/benchmark/limits.h"
+#include "lab/evaluation/markup.h"
 
 namespace smartkv {
 namespace {
@@ -221,27 +221,22 @@ nlohmann::ordered_json BenchmarkReport::to_json() const {
 }
 
 std::string BenchmarkReport::to_table() const {
-  std::string table;
-  char line[200];
-  const auto print = [&](const char* format, auto... values) {
-    std::snprintf(line, sizeof line, format, values...);
-    table += line;
-  };
   const std::string ranks = tensor_parallel == 1 ? "" : "  " + std::to_string(tensor_parallel) + " ranks";
-  print("%s  %s%s  %s  %d threads  %s  weights %.1f MB  load %.2f s  resident %.0f MB\n", model.c_str(),
-        backend.c_str(), ranks.c_str(), dtype.c_str(), threads, cpu_level.c_str(),
-        static_cast<double>(weight_bytes) / 1e6, load_s, static_cast<double>(resident_bytes) / 1e6);
+  std::string table = formatted(
+      "%s  %s%s  %s  %d threads  %s  weights %.1f MB  load %.2f s  resident %.0f MB\n", model.c_str(), backend.c_str(),
+      ranks.c_str(), dtype.c_str(), threads, cpu_level.c_str(), static_cast<double>(weight_bytes) / 1e6, load_s,
+      static_cast<double>(resident_bytes) / 1e6);
   if (limits.read_gb_per_s > 0) {
-    print("limits: read %.1f GB/s, a quarter of all 256-byte rows %.1f GB/s, bf16 products %.0f GFLOP/s\n",
-          limits.read_gb_per_s, limits.read_rows_gb_per_s, limits.bf16_gflops);
+    table += formatted("limits: read %.1f GB/s, a quarter of all 256-byte rows %.1f GB/s, bf16 products %.0f GFLOP/s\n",
+                       limits.read_gb_per_s, limits.read_rows_gb_per_s, limits.bf16_gflops);
   }
-  print("%-8s %7s %6s %8s %12s %12s %10s%s\n", "", "depth", "batch", "tokens", "best tok/s", "median", "KV MB",
-        limits.read_gb_per_s > 0 ? "  limit tok/s  reached" : "");
+  table += formatted("%-8s %7s %6s %8s %12s %12s %10s%s\n", "", "depth", "batch", "tokens", "best tok/s", "median",
+                     "KV MB", limits.read_gb_per_s > 0 ? "  limit tok/s  reached" : "");
   for (const BenchmarkRow& row : rows) {
-    print("%-8s %7ld %6ld %8ld %12.1f %12.1f %10.1f", row.kind.c_str(), static_cast<long>(row.depth),
-          static_cast<long>(row.batch), static_cast<long>(row.tokens), row.best, row.median,
-          static_cast<double>(row.kv_bytes) / 1e6);
-    if (row.limit > 0) print("  %11.1f  %6.0f%%", row.limit, 100.0 * row.best / row.limit);
+    table += formatted("%-8s %7ld %6ld %8ld %12.1f %12.1f %10.1f", row.kind.c_str(), static_cast<long>(row.depth),
+                       static_cast<long>(row.batch), static_cast<long>(row.tokens), row.best, row.median,
+                       static_cast<double>(row.kv_bytes) / 1e6);
+    if (row.limit > 0) table += formatted("  %11.1f  %6.0f%%", row.limit, 100.0 * row.best / row.limit);
     table += "\n";
   }
   return table;

@@ -7,7 +7,6 @@
 #include <iterator>
 #include <numeric>
 #include <random>
-#include <vector>
 
 #include "kernels/linear.h"
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <fstream>
 #include <sstream>
 
@@ -11,6 +10,7 @@
 #include "engine/model/policy_context.h"
 #include "engine/system_resources.h"
 #include "engine/text/tokenizer.h"
+#include "lab/evaluation/markup.h"
 
 namespace smartkv {
 namespace {
@@ -145,17 +145,13 @@ nlohmann::ordered_json QualityReport::to_json() const {
 }
 
 std::string QualityReport::to_table() const {
-  std::string table;
-  char line[200];
-  std::snprintf(line, sizeof line, "%-8s %10s %8s %12s %9s %10s %10s %10s %9s\n", "weights", "MB", "tokens",
-                "perplexity", "change", "KL mean", "KL p99", "KL max", "same top");
-  table += line;
+  std::string table = formatted("%-8s %10s %8s %12s %9s %10s %10s %10s %9s\n", "weights", "MB", "tokens", "perplexity",
+                                "change", "KL mean", "KL p99", "KL max", "same top");
   for (const QualityRow& row : rows) {
-    std::snprintf(line, sizeof line, "%-8s %10.1f %8ld %12.4f %+8.2f%% %10.5f %10.5f %10.5f %8.2f%%\n",
-                  row.weights.c_str(), static_cast<double>(row.weight_bytes) / 1e6, static_cast<long>(row.tokens),
-                  row.perplexity, 100.0 * (row.perplexity / rows[0].perplexity - 1.0), row.kl_mean, row.kl_p99,
-                  row.kl_max, 100.0 * row.same_top);
-    table += line;
+    table += formatted("%-8s %10.1f %8ld %12.4f %+8.2f%% %10.5f %10.5f %10.5f %8.2f%%\n", row.weights.c_str(),
+                       static_cast<double>(row.weight_bytes) / 1e6, static_cast<long>(row.tokens), row.perplexity,
+                       100.0 * (row.perplexity / rows[0].perplexity - 1.0), row.kl_mean, row.kl_p99, row.kl_max,
+                       100.0 * row.same_top);
   }
   return table;
 }

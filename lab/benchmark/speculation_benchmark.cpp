@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -11,6 +10,7 @@
 
 #include "engine/speculation/spec.h"
 #include "lab/benchmark/speculation_workloads.h"
+#include "lab/evaluation/markup.h"
 
 namespace smartkv {
 namespace {
@@ -315,28 +315,21 @@ nlohmann::ordered_json SpeculationReport::to_json() const {
 }
 
 std::string SpeculationReport::to_table() const {
-  std::string table;
-  char line[300];
-  const auto print = [&](const char* format, auto... values) {
-    std::snprintf(line, sizeof line, format, values...);
-    table += line;
-  };
   size_t width = 6;
   for (const SpeculationRow& row : rows) width = std::max(width, method_label(row.method).size());
   width = std::min<size_t>(width, 60);
-  print("%s  %d threads  %s\n", model.c_str(), threads, cpu_level.c_str());
-  print("%-11s %-*s %5s %5s %6s %8s %8s %8s %9s %10s %10s %8s %6s %6s %9s\n", "workload", static_cast<int>(width),
-        "method", "temp", "seqs", "depth", "drafted", "accepted", "accept %", "tok/pass", "plain t/s", "tok/s",
-        "speed-up", "min", "bound", "identical");
+  std::string table = formatted("%s  %d threads  %s\n", model.c_str(), threads, cpu_level.c_str());
+  table += formatted("%-11s %-*s %5s %5s %6s %8s %8s %8s %9s %10s %10s %8s %6s %6s %9s\n", "workload",
+                     static_cast<int>(width), "method", "temp", "seqs", "depth", "drafted", "accepted", "accept %",
+                     "tok/pass", "plain t/s", "tok/s", "speed-up", "min", "bound", "identical");
   for (const SpeculationRow& row : rows) {
-    char most[16] = "-";
-    if (row.bound > 0) std::snprintf(most, sizeof most, "%.2f", row.bound);
-    print("%-11s %-*.*s %5.1f %5ld %6ld %8ld %8ld %8.1f %9.2f %10.1f %10.1f %8.2f %6.2f %6s %9s\n",
-          row.workload.c_str(), static_cast<int>(width), static_cast<int>(width), method_label(row.method).c_str(),
-          static_cast<double>(row.temperature), static_cast<long>(row.sequences), static_cast<long>(row.depth),
-          static_cast<long>(row.drafted), static_cast<long>(row.accepted), 100.0 * row.acceptance(),
-          row.tokens_per_pass, row.plain, row.speculative, row.speedup, row.speedup_min, most,
-          row.difference.empty() ? "yes" : "NO");
+    const std::string bound = row.bound > 0 ? formatted("%.2f", row.bound) : "-";
+    table += formatted(
+        "%-11s %-*.*s %5.1f %5ld %6ld %8ld %8ld %8.1f %9.2f %10.1f %10.1f %8.2f %6.2f %6s %9s\n", row.workload.c_str(),
+        static_cast<int>(width), static_cast<int>(width), method_label(row.method).c_str(),
+        static_cast<double>(row.temperature), static_cast<long>(row.sequences), static_cast<long>(row.depth),
+        static_cast<long>(row.drafted), static_cast<long>(row.accepted), 100.0 * row.acceptance(), row.tokens_per_pass,
+        row.plain, row.speculative, row.speedup, row.speedup_min, bound.c_str(), row.difference.empty() ? "yes" : "NO");
   }
   for (const SpeculationRow& row : rows) {
     if (row.difference.empty()) continue;

@@ -16,9 +16,8 @@ constexpr std::string_view kLetter =
     "the cliffs has been closed since the storm. On the island we first visit the lighthouse keeper, who still owes us "
     "eleven jars of honey, and then walk through the pine forest to the white house above the bay. The key lies under "
     "the third flower pot, next to the well. If the weather stays calm on Monday, we can swim before supper; if not, "
-    "we "
-    "light the stove and play cards. I have packed two loaves of bread, a wheel of cheese and the map that your mother "
-    "drew last summer. Until Monday, Jonas";
+    "we light the stove and play cards. I have packed two loaves of bread, a wheel of cheese and the map that your "
+    "mother drew last summer. Until Monday, Jonas";
 
 constexpr std::string_view kNotice =
     "The town library will be rebuilt between March and October. During these months the reading room moves to the "

@@ -9,11 +9,11 @@
 #include "lab/benchmark/benchmark.h"
 #include "lab/benchmark/quality.h"
 #include "lab/benchmark/speculation_benchmark.h"
-#include "lab/commands/bench_long.h"
-#include "lab/commands/bench_serving.h"
+#include "lab/commands/bench_parts.h"
 #include "lab/commands/setups.h"
 #include "server/commands/command.h"
 #include "server/commands/enum_flag.h"
+#include "server/commands/number_flag.h"
 #include "server/commands/options.h"
 
 namespace smartkv {
@@ -26,8 +26,7 @@ struct BenchArguments {
   SpeculationBenchmarkOptions speculation;
   std::string text, kv_cache;
   std::vector<std::string> methods, gates;
-  ServingBench serving;
-  LongBench longer;
+  BenchPart serving, longer;
   CLI::Option* depths = nullptr;  // the option --depths, whose default depends on the measurement
   bool measure_quality = false, measure_speculation = false, json = false;
 };
@@ -75,11 +74,10 @@ int run_speculation(BenchArguments& arguments) {
 
 int bench(BenchArguments& arguments) {
   ModelOptions& model = arguments.speed.model;
-  for (const std::string& gate : arguments.gates) add_gate(gate, &model.gates);
-  if (arguments.serving.asked->count() > 0) {
-    return arguments.serving.run({model, arguments.text, arguments.speed.repetitions, arguments.json});
-  }
-  if (arguments.longer.asked->count() > 0) return arguments.longer.run({model, arguments.text, arguments.json});
+  for (const std::string& gate : arguments.gates) add_file("--gate", gate, &model.gates);
+  const SharedBenchArguments shared{model, arguments.text, arguments.speed.repetitions, arguments.json};
+  if (arguments.serving.asked->count() > 0) return arguments.serving.run(shared);
+  if (arguments.longer.asked->count() > 0) return arguments.longer.run(shared);
   if (model.path.empty()) throw ConfigError("--model is required");
   if (arguments.measure_quality) return run_quality(arguments);
   if (arguments.measure_speculation) return run_speculation(arguments);
@@ -115,31 +113,24 @@ Examples:
 
 void add_speculation_options(CLI::App& app, CLI::Option* measure, BenchArguments* arguments) {
   SpeculationBenchmarkOptions& options = arguments->speculation;
-  app.add_option("--workloads", options.workloads,
-                 "With --speculative: copy, extract, code, chat, depth (needs --text), adversarial; all by default")
+  const auto option = [&](const char* name, auto& value, const char* help) {
+    return app.add_option(name, value, std::string("With --speculative: ") + help)->needs(measure);
+  };
+  option("--workloads", options.workloads,
+         "copy, extract, code, chat, depth (needs --text), adversarial; all by default")
+      ->delimiter(',');
+  option("--methods", arguments->methods,
+         "names or JSON objects, like a request's \"speculative\"; the default is every method that suits the workload")
+      ->expected(1, -1);
+  option("--sequences", options.sequences, "sequences that decode side by side; 1 by default, at depth 1 and 8")
       ->delimiter(',')
-      ->needs(measure);
-  app.add_option("--methods", arguments->methods,
-                 "With --speculative: names or JSON objects, like a request's \"speculative\"; the default is every "
-                 "method that suits the workload")
-      ->expected(1, -1)
-      ->needs(measure);
-  app.add_option("--sequences", options.sequences,
-                 "With --speculative: sequences that decode side by side; 1 by default, at depth 1 and 8")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1024))
-      ->needs(measure);
-  app.add_option("--temperature", options.temperature,
-                 "With --speculative: sampling temperature instead of each workload's own; 0 is greedy")
-      ->check(CLI::Range(0.0, 2.0))
-      ->needs(measure);
-  app.add_option("--tokens", options.tokens, "With --speculative: limit of tokens that a sequence decodes")
+      ->check(CLI::Range(1, 1024));
+  option("--temperature", options.temperature, "sampling temperature instead of each workload's own; 0 is greedy")
+      ->check(CLI::Range(0.0, 2.0));
+  option("--tokens", options.tokens, "limit of tokens that a sequence decodes")
       ->check(CLI::Range(2, 100000))
-      ->capture_default_str()
-      ->needs(measure);
-  app.add_option("--draft-model", options.engine.draft_model,
-                 "With --speculative: the smaller model of method draft_model")
-      ->needs(measure);
+      ->capture_default_str();
+  option("--draft-model", options.engine.draft_model, "the smaller model of method draft_model");
 }
 
 }  // namespace
@@ -162,15 +153,9 @@ std::function<int()> setup_bench(CLI::App& app) {
       ->delimiter(',')
       ->expected(0, -1)
       ->capture_default_str();
-  app.add_option("--decode-tokens", speed.decode_tokens, "Tokens that each sequence decodes")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  app.add_option("--prefill-chunk", speed.prefill_chunk, "Prompt tokens of one pass")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  app.add_option("--repetitions", speed.repetitions, "Measured runs of each row, after one warm-up run")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
+  add_number_flag(app, "--decode-tokens", speed.decode_tokens, "Tokens that each sequence decodes", 1, 100000);
+  add_number_flag(app, "--prefill-chunk", speed.prefill_chunk, "Prompt tokens of one pass", 1, 100000);
+  add_number_flag(app, "--repetitions", speed.repetitions, "Measured runs of each row, after one warm-up run", 1, 1000);
   add_enum_flag(app, "--dtype", model.dtype, "Data type of activations and KV cache; f16 only with --backend torch");
   add_enum_flag(app, "--weights", model.weights, "Storage of the weights");
   auto* backend = add_enum_flag(app, "--backend", model.backend, "Backend of the matrix products");
@@ -181,17 +166,13 @@ std::function<int()> setup_bench(CLI::App& app) {
   add_enum_flag(app, "--cuda-graphs", model.cuda_graphs,
                 "With --device cuda:N: run small passes, except their attention, as CUDA graphs")
       ->needs(device);
-  app.add_option("--tensor-parallel", model.tensor_parallel,
-                 "With --backend torch: number of processes that compute the model together, on GPUs one per GPU. With "
-                 "several, "
-                 "the tokens in the cache are computed instead of filled in")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str()
+  add_number_flag(app, "--tensor-parallel", model.tensor_parallel,
+                  "With --backend torch: number of processes that compute the model together, on GPUs one per GPU. "
+                  "With several, the tokens in the cache are computed instead of filled in",
+                  1, 256)
       ->needs(backend);
-  app.add_option("--threads", model.threads,
-                 "CPU threads of all processes together; 0 uses every core available to this process")
-      ->check(CLI::Range(0, 64))
-      ->capture_default_str();
+  add_number_flag(app, "--threads", model.threads,
+                  "CPU threads of all processes together; 0 uses every core available to this process", 0, 64);
   app.add_option("--kv-cache", arguments->kv_cache, "Cache policy: a name, or a JSON object");
   app.add_option("--gate", arguments->gates,
                  "File of learned gates, for {\"policy\": \"gated_eviction\", \"gate\": NAME}")
@@ -211,13 +192,9 @@ std::function<int()> setup_bench(CLI::App& app) {
       "to run through the policies (--long)");
   measure->needs(text);
   add_speculation_options(app, speculative, arguments.get());
-  app.add_option("--context", quality.context, "With --quality: tokens of a window")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str()
-      ->needs(measure);
-  app.add_option("--windows", quality.windows, "With --quality: number of windows, spread over the text")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str()
+  add_number_flag(app, "--context", quality.context, "With --quality: tokens of a window", 1, 1 << 20)->needs(measure);
+  add_number_flag(app, "--windows", quality.windows, "With --quality: number of windows, spread over the text", 1,
+                  1 << 20)
       ->needs(measure);
   arguments->serving = setup_serving_bench(app);
   arguments->serving.asked->excludes(measure)->excludes(speculative);

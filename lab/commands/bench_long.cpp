@@ -1,9 +1,8 @@
-#include "lab/commands/bench_long.h"
-
 #include <iostream>
 #include <memory>
 
 #include "cache/sequence_cache.h"
+#include "lab/commands/bench_parts.h"
 #include "lab/evaluation/long_context.h"
 #include "lab/evaluation/policy_list.h"
 #include "server/commands/command.h"
@@ -15,10 +14,10 @@ namespace {
 
 struct Asked {
   LongContextOptions options;
-  std::string policies = R"(full,block_summary)";
+  std::string policies = "full,block_summary";
 };
 
-int run_long(const LongBenchArguments& arguments, Asked asked) {
+int run_long(const SharedBenchArguments& arguments, Asked asked) {
   LongContextOptions& options = asked.options;
   if (arguments.model.path.empty()) throw ConfigError("--model is required");
   if (arguments.text.empty()) throw ConfigError("--long: needs --text");
@@ -41,13 +40,12 @@ int run_long(const LongBenchArguments& arguments, Asked asked) {
 
 }  // namespace
 
-LongBench setup_long_bench(CLI::App& app) {
+BenchPart setup_long_bench(CLI::App& app) {
   auto asked = std::make_shared<Asked>();
-  LongBench bench;
+  BenchPart bench;
   bench.asked = app.add_option("--long", asked->options.tokens,
                                "Run this number of tokens of --text through each policy, and report bytes, memory, "
-                               "rates and perplexity on the "
-                               "way")
+                               "rates and perplexity on the way")
                     ->check(CLI::Range(256, 1 << 24));
   app.add_option(
          "--long-policies", asked->policies,
@@ -63,7 +61,7 @@ LongBench setup_long_bench(CLI::App& app) {
   add_enum_flag(app, "--rope-scaling", asked->options.rope_scaling,
                 "With --long beyond the model's context: RoPE scaling", {kStretches.begin(), kStretches.end()})
       ->needs(bench.asked);
-  bench.run = [asked](const LongBenchArguments& arguments) { return run_long(arguments, *asked); };
+  bench.run = [asked](const SharedBenchArguments& arguments) { return run_long(arguments, *asked); };
   return bench;
 }
 

@@ -1,5 +1,3 @@
-#include "lab/commands/bench_serving.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "cache/sequence_cache.h"
+#include "lab/commands/bench_parts.h"
 #include "lab/serving/server_process.h"
 #include "lab/serving/serving_benchmark.h"
 #include "server/commands/command.h"
@@ -38,8 +37,7 @@ NameAndValue read_serve_option(const std::string& flag, const std::string& text)
   std::string name = text.substr(0, equals);
   std::replace(name.begin(), name.end(), '-', '_');
   const auto& table = option_table();
-  const auto found =
-      std::find_if(table.begin(), table.end(), [&](const Option& option) { return option.name == name; });
+  const auto found = std::ranges::find(table, name, &Option::name);
   if (found == table.end()) throw ConfigError(flag + ": serve has no option \"" + name + "\"");
   ServerOptions checked;
   const std::string value = text.substr(equals + 1);
@@ -80,7 +78,7 @@ std::vector<ServingPeer> peers_of(const BenchServingArguments& arguments) {
   return peers;
 }
 
-ServingBenchmarkOptions options_of(const BenchServingArguments& arguments, const ServingBenchArguments& shared) {
+ServingBenchmarkOptions options_of(const BenchServingArguments& arguments, const SharedBenchArguments& shared) {
   ServingBenchmarkOptions options;
   options.binary = own_binary();
   options.model = shared.model.path;
@@ -129,7 +127,7 @@ void print(const ServingReport& report, const BenchServingArguments& arguments, 
   if (!(stream << report.to_svg()).flush()) throw std::runtime_error(arguments.plot + ": cannot be written");
 }
 
-int run(const BenchServingArguments& arguments, const ServingBenchArguments& shared) {
+int run(const BenchServingArguments& arguments, const SharedBenchArguments& shared) {
   if (!arguments.saved.empty()) {
     print(read_saved(arguments.saved), arguments, shared.json);
     return kOk;
@@ -141,16 +139,12 @@ int run(const BenchServingArguments& arguments, const ServingBenchArguments& sha
       std::cout << describe_cases(options).dump(2) << '\n';
       return kOk;
     }
-    print(run_serving_benchmark(options,
-                                [&](const ServingCase& one, const std::string& server, const ServingRun& run) {
-                                  // Printed even if stderr is not a terminal: a case may take an hour, and a run may be
-                                  // stopped early.
-                                  std::fprintf(stderr,
-                                               "%s  %-24s %8.1f tokens/s  %6.1f s  first token %.3f s  failed %ld\n",
-                                               one.name.c_str(), server.c_str(), run.tokens_per_s, run.wall_s,
-                                               run.first_token_p50_s, static_cast<long>(run.failed));
-                                }),
-          arguments, shared.json);
+    // Printed even if stderr is not a terminal: a case may take an hour, and a run may be stopped early.
+    const auto show = [](const ServingCase& one, const std::string& server, const ServingRun& run) {
+      std::fprintf(stderr, "%s  %-24s %8.1f tokens/s  %6.1f s  first token %.3f s  failed %ld\n", one.name.c_str(),
+                   server.c_str(), run.tokens_per_s, run.wall_s, run.first_token_p50_s, static_cast<long>(run.failed));
+    };
+    print(run_serving_benchmark(options, show), arguments, shared.json);
   } catch (const std::invalid_argument& error) {
     throw ConfigError(error.what());
   }
@@ -159,9 +153,9 @@ int run(const BenchServingArguments& arguments, const ServingBenchArguments& sha
 
 }  // namespace
 
-ServingBench setup_serving_bench(CLI::App& app) {
+BenchPart setup_serving_bench(CLI::App& app) {
   auto arguments = std::make_shared<BenchServingArguments>();
-  ServingBench bench;
+  BenchPart bench;
   bench.asked = app.add_flag("--serving", arguments->asked,
                              "Measure goodput over HTTP at fixed cache memory, against policy full");
   const auto option = [&](const char* name, auto& value, const char* help) {
@@ -175,16 +169,13 @@ ServingBench setup_serving_bench(CLI::App& app) {
          "cache memory of the server, such as \"96MB\", instead of the case's own. Case g has no limit");
   option("--requests", arguments->requests, "number of requests of each case, instead of its own")
       ->check(CLI::Range(1, 10000));
-  option("--serve-option", arguments->serve_options, "NAME=VALUE, an option of serve for every server")
-      ->expected(1)
-      ->take_all();
-  option("--variant", arguments->variants, "NAME=VALUE, an option of serve. Each policy runs with and without it")
-      ->expected(1)
-      ->take_all();
-  option("--peer", arguments->peers, "address of a running OpenAI-compatible server with the same tokenizer")
-      ->expected(1)
-      ->take_all();
-  option("--peer-name", arguments->peer_names, "name of the peer in the table")->expected(1)->take_all();
+  const auto list = [&](const char* name, std::vector<std::string>& values, const char* help) {
+    option(name, values, help)->expected(1)->take_all();
+  };
+  list("--serve-option", arguments->serve_options, "NAME=VALUE, an option of serve for every server");
+  list("--variant", arguments->variants, "NAME=VALUE, an option of serve. Each policy runs with and without it");
+  list("--peer", arguments->peers, "address of a running OpenAI-compatible server with the same tokenizer");
+  list("--peer-name", arguments->peer_names, "name of the peer in the table");
   option("--plot", arguments->plot, "SVG file for a bar chart of goodput by case and server");
   option("--saved", arguments->saved, "show the reports in these files, printed by --json, instead of measuring")
       ->expected(1, -1);
@@ -194,7 +185,7 @@ ServingBench setup_serving_bench(CLI::App& app) {
   app.add_flag("--print-cases", arguments->print_cases,
                "With --serving: print a description of the cases' requests as JSON and exit")
       ->needs(bench.asked);
-  bench.run = [arguments](const ServingBenchArguments& shared) { return run(*arguments, shared); };
+  bench.run = [arguments](const SharedBenchArguments& shared) { return run(*arguments, shared); };
   return bench;
 }
 

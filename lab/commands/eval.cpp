@@ -18,6 +18,7 @@
 #include "lab/evaluation/recall.h"
 #include "server/commands/command.h"
 #include "server/commands/enum_flag.h"
+#include "server/commands/number_flag.h"
 #include "server/commands/options.h"
 
 namespace smartkv {
@@ -114,7 +115,7 @@ EvaluationReport measure(const EvalArguments& arguments, const EvaluationModel& 
 int eval(const EvalArguments& arguments) {
   check_options(arguments);
   GateSources gates;
-  for (const std::string& gate : arguments.gates) add_gate(gate, &gates.files);
+  for (const std::string& gate : arguments.gates) add_file("--gate", gate, &gates.files);
   for (const std::string& file : arguments.worth) add_file("--worth", file, &gates.worth);
   ThreadPool threads(arguments.model.threads > 0 ? arguments.model.threads : available_cores());
   const std::unique_ptr<Weights> weights = Weights::open(arguments.model.path);
@@ -164,7 +165,11 @@ std::function<int()> setup_eval(CLI::App& app) {
     arguments->special.emplace_back(option, std::move(metrics));
   };
   const std::vector<std::string> scores = {"perplexity", "divergence"}, passes = {"perplexity", "divergence", "drift"};
-  const CLI::Range count(int64_t{1}, int64_t{1} << 20);
+  const auto facts_only = [&](const CLI::Option* option) {
+    arguments->of_facts.push_back(option);
+    only(option, {"recall"});
+  };
+  constexpr int kMost = 1 << 20;
 
   app.add_option("metric", arguments->metric, "Metric to measure")
       ->required()
@@ -182,34 +187,19 @@ std::function<int()> setup_eval(CLI::App& app) {
                  "File of train-probe, for {\"policy\": \"channel_packed\", \"worth\": NAME}")
       ->type_name("NAME=FILE")
       ->allow_extra_args(false);
-  only(app.add_option("--context", pass.context, "Tokens of a window")->check(count)->capture_default_str(), passes);
-  only(app.add_option("--windows", pass.windows, "Number of windows, spread over the text")
-           ->check(count)
-           ->capture_default_str(),
-       passes);
-  only(app.add_option("--from", pass.from, "Tokens at the start of each window that are not scored")
-           ->check(CLI::Range(0, 1 << 20))
-           ->capture_default_str(),
+  only(add_number_flag(app, "--context", pass.context, "Tokens of a window", 1, kMost), passes);
+  only(add_number_flag(app, "--windows", pass.windows, "Number of windows, spread over the text", 1, kMost), passes);
+  only(add_number_flag(app, "--from", pass.from, "Tokens at the start of each window that are not scored", 0, kMost),
        scores);
-  only(app.add_option("--prompt-tokens", pass.prompt_tokens,
-                      "Tokens at the start of each window that policies treat as the prompt")
-           ->check(count)
-           ->capture_default_str(),
+  only(add_number_flag(app, "--prompt-tokens", pass.prompt_tokens,
+                       "Tokens at the start of each window that policies treat as the prompt", 1, kMost),
        passes);
-  only(app.add_option("--lengths", recall.lengths, "Lengths of the contexts in tokens")
-           ->delimiter(',')
-           ->check(count)
-           ->capture_default_str(),
+  only(add_number_flag(app, "--lengths", recall.lengths, "Lengths of the contexts in tokens", 1, kMost)->delimiter(','),
        {"recall"});
-  arguments->of_facts.push_back(
-      app.add_option("--depths", recall.depths, "Positions of the requested number, as fractions of the context")
-          ->delimiter(',')
-          ->check(CLI::Range(0.0, 1.0))
-          ->capture_default_str());
-  only(arguments->of_facts.back(), {"recall"});
-  only(app.add_option("--questions", recall.questions, "Minimum number of questions, over all lengths")
-           ->check(count)
-           ->capture_default_str(),
+  facts_only(add_number_flag(app, "--depths", recall.depths,
+                             "Positions of the requested number, as fractions of the context", 0.0, 1.0)
+                 ->delimiter(','));
+  only(add_number_flag(app, "--questions", recall.questions, "Minimum number of questions, over all lengths", 1, kMost),
        {"recall"});
   only(app.add_option(
               "--task", recall.task,
@@ -217,32 +207,22 @@ std::function<int()> setup_eval(CLI::App& app) {
            ->check(CLI::IsMember(recall_tasks()))
            ->capture_default_str(),
        {"recall"});
-  arguments->of_facts.push_back(
-      app.add_option("--wording", recall.wording,
-                     "Wording in which numbers are stated and asked for. Gates are trained with other wordings")
-          ->check(CLI::IsMember(recall_wordings()))
-          ->capture_default_str());
-  only(arguments->of_facts.back(), {"recall"});
-  arguments->of_facts.push_back(
-      app.add_option("--facts-asked", recall.facts_asked,
-                     "Numbers that one question asks for. The score is the fraction of correct ones")
-          ->check(CLI::Range(int64_t{1}, kNeedles))
-          ->capture_default_str());
-  only(arguments->of_facts.back(), {"recall"});
-  only(app.add_option("--again", recall.again,
-                      "Tokens of text between an answer and a repetition of its question; 0 asks only once")
-           ->check(CLI::Range(0, 1 << 20))
-           ->capture_default_str(),
+  facts_only(app.add_option("--wording", recall.wording,
+                            "Wording in which numbers are stated and asked for. Gates are trained with other wordings")
+                 ->check(CLI::IsMember(recall_wordings()))
+                 ->capture_default_str());
+  facts_only(add_number_flag(app, "--facts-asked", recall.facts_asked,
+                             "Numbers that one question asks for. The score is the fraction of correct ones",
+                             int64_t{1}, kNeedles));
+  only(add_number_flag(app, "--again", recall.again,
+                       "Tokens of text between an answer and a repetition of its question; 0 asks only once", 0, kMost),
        {"recall"});
-  only(app.add_option("--share", arguments->share, "Fraction of positions that are sampled")
-           ->check(CLI::Range(1e-4, 1.0))
-           ->capture_default_str(),
+  only(add_number_flag(app, "--share", arguments->share, "Fraction of positions that are sampled", 1e-4, 1.0),
        {"drift"});
   add_enum_flag(app, "--dtype", arguments->model.dtype, "Data type of activations and KV cache");
   add_enum_flag(app, "--weights", arguments->model.weights, "Storage of the weights");
-  app.add_option("--threads", arguments->model.threads, "CPU threads; 0 uses every core available to this process")
-      ->check(CLI::Range(0, 64))
-      ->capture_default_str();
+  add_number_flag(app, "--threads", arguments->model.threads,
+                  "CPU threads; 0 uses every core available to this process", 0, 64);
   app.add_option("--json", arguments->json, "File for the results as JSON lines");
   app.add_option("--html", arguments->html, "HTML file for the table and a chart of quality against bytes");
   app.footer(kEvalExamples);

@@ -13,12 +13,12 @@ struct SuitePrompt {
 inline constexpr std::array<SuitePrompt, 3> kPromptSuite = {{
     {"merge_sort",
      "Write merge sort in Python. Explain each step of the algorithm first, then give the whole program with type "
-     "hints and "
-     "comments, then trace it on the list [38, 27, 43, 3, 9, 82, 10] and say what it costs in time and memory."},
+     "hints and comments, then trace it on the list [38, 27, 43, 3, 9, 82, 10] and say what it costs in time and "
+     "memory."},
     {"bst_api",
      "Design the API of a binary search tree in C++: insert, erase, find, in-order iteration, minimum and maximum. "
-     "Give the class "
-     "with a comment for each member, then the code of insert and erase, then three examples of how it is used."},
+     "Give the class with a comment for each member, then the code of insert and erase, then three examples of how it "
+     "is used."},
     {"sudoku",
      "Here is a Sudoku grid, 0 for an empty cell:\n5 3 0 0 7 0 0 0 0\n6 0 0 1 9 5 0 0 0\n0 9 8 0 0 0 0 6 0\n8 0 0 0 6 "
      "0 0 0 3\n"

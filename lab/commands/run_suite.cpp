@@ -11,6 +11,7 @@
 #include "lab/commands/setups.h"
 #include "server/commands/command.h"
 #include "server/commands/common.h"
+#include "server/commands/number_flag.h"
 #include "server/openai/api_request.h"
 #include "server/openai/generation_run.h"
 #include "server/openai/response.h"
@@ -145,9 +146,7 @@ std::function<int()> setup_run_suite(CLI::App& app) {
   auto arguments = std::make_shared<RunSuiteArguments>();
   app.add_option("--dynamic", arguments->dynamic, "KV-cache policy of the dynamic mode: a name, or a JSON object")
       ->capture_default_str();
-  app.add_option("--max-tokens", arguments->max_tokens, "Limit of tokens of each answer")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  add_number_flag(app, "--max-tokens", arguments->max_tokens, "Limit of tokens of each answer", 1, 1 << 20);
   arguments->options = std::make_unique<OptionFlags>(app, false);
   app.footer(kRunSuiteExamples);
   return [arguments] { return run_suite(*arguments); };

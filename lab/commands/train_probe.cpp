@@ -13,6 +13,7 @@
 #include "lab/evaluation/evaluation.h"
 #include "server/commands/command.h"
 #include "server/commands/enum_flag.h"
+#include "server/commands/number_flag.h"
 #include "server/commands/options.h"
 
 namespace smartkv {
@@ -100,17 +101,14 @@ std::function<int()> setup_train_probe(CLI::App& app) {
   app.add_option("--model", arguments->model.path, "GGUF file or Hugging Face folder")->required();
   app.add_option("--out", arguments->out, "File for the importance, as JSON")->required();
   app.add_option("--text", arguments->text, "UTF-8 text file; default: the prompts of run-suite");
-  app.add_option("--tokens", arguments->tokens, "Number of tokens to process")
-      ->check(CLI::Range(256, 1 << 20))
-      ->capture_default_str();
+  add_number_flag(app, "--tokens", arguments->tokens, "Number of tokens to process", 256, 1 << 20);
   app.add_option("--importance", arguments->importance, "query_key is E[q^2] E[k^2]; magnitude uses the keys alone")
       ->check(CLI::IsMember({"query_key", "magnitude"}))
       ->capture_default_str();
   add_enum_flag(app, "--dtype", arguments->model.dtype, "Data type of activations and KV cache");
   add_enum_flag(app, "--weights", arguments->model.weights, "Storage of the weights");
-  app.add_option("--threads", arguments->model.threads, "CPU threads; 0 uses every core available to this process")
-      ->check(CLI::Range(0, 64))
-      ->capture_default_str();
+  add_number_flag(app, "--threads", arguments->model.threads,
+                  "CPU threads; 0 uses every core available to this process", 0, 64);
   app.footer(kTrainProbeExamples);
   return [arguments] { return train_probe(*arguments); };
 }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 
@@ -10,14 +11,25 @@
 
 namespace smartkv {
 
-int run_training_command(const std::string& training, const nlohmann::json& options, bool json,
+nlohmann::json& TrainingCommand::option(const std::string& flag) {
+  std::string name = flag.substr(2);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return options_[name];
+}
+
+void TrainingCommand::add_threads_and_json() {
+  whole("--threads", 0, "CPU threads; 0 uses every core available to this process", 0, 64);
+  app_.add_flag("--json", json_, "Print JSON");
+}
+
+int TrainingCommand::run(const std::string& training,
                          const std::function<void(const nlohmann::json& event)>& show_progress,
-                         const std::function<void(const nlohmann::ordered_json& report)>& print_table) {
+                         const std::function<void(const nlohmann::ordered_json& report)>& print_table) const {
   const bool show = isatty(STDERR_FILENO) != 0;
   const nlohmann::ordered_json report =
-      run_training(training_module_path(), training, options, show ? show_progress : nullptr);
+      run_training(training_module_path(), training, options_, show ? show_progress : nullptr);
   if (show) std::fprintf(stderr, "\r%60s\r", "");
-  if (json) {
+  if (json_) {
     std::cout << report.dump(2) << '\n';
   } else {
     print_table(report);

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <string>
 
 #include "engine/sampling/row_scan.h"
 #include "lab/evaluation/logit_metrics.h"

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
 #include "lab/evaluation/evaluation.h"
 #include "lab/evaluation/policy_list.h"

@@ -1,7 +1,6 @@
 #include "lab/evaluation/kvzip.h"
 
 #include <algorithm>
-#include <string>
 
 #include "cache/forwarding_cache.h"
 #include "cache/parameters.h"

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "lab/evaluation/evaluation.h"
-#include "lab/evaluation/policy_list.h"
 
 namespace smartkv {
 

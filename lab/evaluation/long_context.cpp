@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <memory>
 #include <numeric>
 
 #include "engine/model/llama.h"
@@ -16,6 +14,7 @@
 #include "engine/weights/model_fingerprint.h"
 #include "kernels/indexed_rows.h"
 #include "lab/evaluation/logit_metrics.h"
+#include "lab/evaluation/markup.h"
 
 namespace smartkv {
 namespace {
@@ -252,35 +251,32 @@ namespace {
 double megabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
 std::string table_line(const LongContextRow& row) {
-  char prefill[32] = "-", change[32] = "-", line[240];
-  if (row.prefill > 0) std::snprintf(prefill, sizeof prefill, "%.1f", row.prefill);
-  if (std::isfinite(row.change)) std::snprintf(change, sizeof change, "%+.2f %% (%.2f)", row.change, row.change_error);
-  std::snprintf(
-      line, sizeof line, "%8ld %8.1f %8.1f %8.1f %8.1f %8.1f %7.0f %8.0f %9s %8.1f %9.2f %8.2f %6.1f %8.2f %16s\n",
+  const bool compared = std::isfinite(row.change);
+  const std::string prefill = row.prefill > 0 ? formatted("%.1f", row.prefill) : "-";
+  const std::string change = compared ? formatted("%+.2f %% (%.2f)", row.change, row.change_error) : "-";
+  return formatted(
+      "%8ld %8.1f %8.1f %8.1f %8.1f %8.1f %7.0f %8.0f %9s %8.1f %9.2f %8.2f %6.1f %8.2f %16s\n",
       static_cast<long>(row.tokens), megabytes(row.kv_bytes), megabytes(row.tiers.exact), megabytes(row.tiers.packed),
       megabytes(row.tiers.summaries), megabytes(row.full_bytes), row.tokens_kept, megabytes(row.resident_bytes),
-      prefill, row.decode, row.median_ms, row.worst_ms, row.worst_ms / row.median_ms, row.perplexity, change);
-  return line;
+      prefill.c_str(), row.decode, row.median_ms, row.worst_ms, row.worst_ms / row.median_ms, row.perplexity,
+      change.c_str());
 }
 
 }  // namespace
 
 std::string LongContextReport::to_table(size_t first_row) const {
   std::string table;
-  char line[240];
   if (first_row == 0) {
-    std::snprintf(line, sizeof line, "RoPE scaling %s, factor %.2f", rope_scaling.c_str(), factor);
     table = model + ": own context length " + std::to_string(own_context) + " tokens; " +
-            (factor > 1 ? std::string(line) : "no RoPE scaling");
-    std::snprintf(line, sizeof line, "; %.0f MB resident before any cache\n", megabytes(resident_bytes));
-    table += line;
+            (factor > 1 ? formatted("RoPE scaling %s, factor %.2f", rope_scaling.c_str(), factor) : "no RoPE scaling") +
+            formatted("; %.0f MB resident before any cache\n", megabytes(resident_bytes));
   }
   for (size_t i = first_row; i < rows.size(); ++i) {
     if (i == 0 || rows[i].policy != rows[i - 1].policy) {
-      std::snprintf(line, sizeof line, "%8s %8s %8s %8s %8s %8s %7s %8s %9s %8s %9s %8s %6s %8s %16s\n", "tokens",
-                    "KV MB", "exact", "packed", "summed", "full MB", "kept", "RSS MB", "prefill/s", "decode/s",
-                    "median ms", "worst ms", "ratio", "ppl", "against full");
-      table += rows[i].policy.dump() + "\n" + line;
+      table += rows[i].policy.dump() + "\n" +
+               formatted("%8s %8s %8s %8s %8s %8s %7s %8s %9s %8s %9s %8s %6s %8s %16s\n", "tokens", "KV MB", "exact",
+                         "packed", "summed", "full MB", "kept", "RSS MB", "prefill/s", "decode/s", "median ms",
+                         "worst ms", "ratio", "ppl", "against full");
     }
     table += table_line(rows[i]);
   }

@@ -1,4 +1,4 @@
-// Helpers of the reports that write HTML and SVG.
+// Helpers of the reports that write tables, HTML and SVG.
 #pragma once
 
 #include <cstdio>

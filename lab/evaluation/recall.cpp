@@ -1,12 +1,10 @@
 #include "lab/evaluation/recall.h"
 
-#include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
-#include <string>
 
 #include "lab/evaluation/kvzip.h"
+#include "lab/evaluation/markup.h"
 
 namespace smartkv {
 namespace {
@@ -147,11 +145,7 @@ class Recall {
   std::vector<float> logits_;  // [questions, vocab]
 };
 
-std::string depth_key(double depth) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", depth);
-  return text;
-}
+std::string depth_key(double depth) { return formatted("%g", depth); }
 
 nlohmann::ordered_json recall_row(const EvaluationModel& model, const RecallOptions& options, const PolicySpec& spec,
                                   const LengthResult& result, const LengthResult& reference) {

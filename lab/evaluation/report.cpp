@@ -1,7 +1,8 @@
 #include "lab/evaluation/report.h"
 
 #include <algorithm>
-#include <cstdio>
+
+#include "lab/evaluation/markup.h"
 
 namespace smartkv {
 
@@ -11,9 +12,7 @@ std::string cell_text(const ReportColumn& column, const nlohmann::ordered_json& 
   if (column.format == nullptr) return value->is_string() ? value->get<std::string>() : value->dump();
   const double number = value->get<double>();
   if (number != number) return "-";
-  char text[64];
-  std::snprintf(text, sizeof text, column.format, number);
-  return text;
+  return formatted(column.format, number);
 }
 
 std::string EvaluationReport::to_table() const {

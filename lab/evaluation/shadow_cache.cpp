@@ -1,7 +1,5 @@
 #include "lab/evaluation/shadow_cache.h"
 
-#include <algorithm>
-
 namespace smartkv {
 
 namespace {

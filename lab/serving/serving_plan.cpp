@@ -82,8 +82,7 @@ std::vector<ServingCase> parse_serving_cases(std::string_view names) {
     const size_t end = std::min(names.find(',', start), names.size());
     const std::string_view name = names.substr(start, end - start);
     const auto& table = serving_cases();
-    const auto found =
-        std::find_if(table.begin(), table.end(), [&](const ServingCase& one) { return one.name == name; });
+    const auto found = std::ranges::find(table, name, &ServingCase::name);
     if (found == table.end()) {
       throw std::invalid_argument("expected cases from a to g, found \"" + std::string(name) + "\"");
     }

@@ -1,6 +1,5 @@
 // The report of a serving benchmark: its rows, its table, and its picture.
 #include <algorithm>
-#include <cmath>
 
 #include "lab/evaluation/markup.h"
 #include "lab/evaluation/report.h"

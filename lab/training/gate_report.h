@@ -1,8 +1,6 @@
 // Measures on held-out text how well gates choose the tokens to keep.
 #pragma once
 
-#include <vector>
-
 #include "cache/policies/gated_eviction/gate.h"
 #include "lab/training/lifespans.h"
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <sstream>
 
 #include "engine/system_resources.h"
@@ -38,12 +37,11 @@ DraftOptions parse_draft_options(const nlohmann::json& json) {
   DraftOptions options;
   options.model = json.at("model").get<std::string>();
   options.out = json.at("out").get<std::string>();
-  const std::pair<const char*, std::filesystem::path*> paths[] = {{"prompts", &options.prompts},
-                                                                  {"held_out", &options.held_out},
-                                                                  {"text", &options.text},
-                                                                  {"valid", &options.valid},
-                                                                  {"data", &options.data}};
-  for (const auto& [key, path] : paths) *path = json.value(key, "");
+  options.prompts = json.value("prompts", "");
+  options.held_out = json.value("held_out", "");
+  options.text = json.value("text", "");
+  options.valid = json.value("valid", "");
+  options.data = json.value("data", "");
   if (options.out.extension() != ".safetensors") {
     throw std::invalid_argument("out: expected a name that ends in .safetensors, found " + options.out.string());
   }

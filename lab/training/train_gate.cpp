@@ -1,16 +1,13 @@
 #include "lab/training/train_gate.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <limits>
 
 #include "engine/gates/gate_file.h"
 #include "engine/system_resources.h"
 #include "engine/weights/model_fingerprint.h"
 #include "lab/training/hidden_facts.h"
 #include "lab/training/importance.h"
-#include "lab/training/training_inputs.h"
 
 namespace smartkv {
 namespace {

@@ -27,6 +27,7 @@ struct Command {
 std::vector<Command>& commands();
 
 std::function<int()> setup_serve(CLI::App& app);
+std::function<int()> setup_health(CLI::App& app);
 std::function<int()> setup_generate(CLI::App& app);
 std::function<int()> setup_chat(CLI::App& app);
 std::function<int()> setup_config(CLI::App& app);

@@ -9,7 +9,6 @@
 #include "engine/parallel/rank_processes.h"
 #include "engine/parallel/tensor_parallel.h"
 #include "server/commands/command.h"
-#include "server/commands/health.h"
 #include "server/commands/inspect.h"
 #include "server/commands/nearest.h"
 #include "server/commands/options.h"

@@ -14,11 +14,7 @@ namespace smartkv {
 
 namespace {
 
-std::string space_separated(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
-}
+std::string space_separated(const std::vector<std::string>& words) { return CLI::detail::join(words, " "); }
 
 // Returns the values of an option, or of the argument of a subcommand such as `config preset`, if there is a list of
 // them. Returns none if it takes a file or any text.

@@ -1,5 +1,4 @@
-#include "server/commands/health.h"
-
+// smartkv health: asks a server whether it is ready, or with --live whether its process works.
 #include <cmath>
 #include <iostream>
 #include <memory>
@@ -8,6 +7,7 @@
 
 #include "server/commands/command.h"
 #include "server/commands/common.h"
+#include "server/commands/number_flag.h"
 
 namespace smartkv {
 namespace {
@@ -77,9 +77,7 @@ std::function<int()> setup_health(CLI::App& app) {
   arguments->flags = std::make_unique<OptionFlags>(app, true);
   app.add_flag("--live", arguments->live, "Ask whether the process works (liveness) instead of whether it is ready");
   // No type_name() here: require_finite_numbers() recognizes numbers by the default one.
-  app.add_option("--timeout", arguments->timeout_s, "Seconds to wait for an answer")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
+  add_number_flag(app, "--timeout", arguments->timeout_s, "Seconds to wait for an answer", 0.1, 3600.0);
   app.footer(kHealthExamples);
   return [arguments] { return health(*arguments); };
 }

@@ -1,7 +1,6 @@
 #include "server/commands/options.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <fstream>
@@ -112,8 +111,7 @@ Json parse_object(const Option& option, const std::string& text, const std::stri
 
 const Option& find_option(const std::string& name, const std::string& where) {
   const auto& table = option_table();
-  const auto found =
-      std::find_if(table.begin(), table.end(), [&](const Option& option) { return option.name == name; });
+  const auto found = std::ranges::find(table, name, &Option::name);
   if (found != table.end()) return *found;
   std::vector<std::string> names;
   for (const Option& option : table) names.emplace_back(option.name);
@@ -249,10 +247,6 @@ void add_file(std::string_view flag, const std::string& text, std::map<std::stri
     throw ConfigError(std::string(flag) + ": expected NAME=FILE, found " + shown(text));
   }
   (*files)[text.substr(0, equals)] = text.substr(equals + 1);
-}
-
-void add_gate(const std::string& text, std::map<std::string, std::filesystem::path>* gates) {
-  add_file("--gate", text, gates);
 }
 
 int64_t parse_bytes(std::string_view text) {

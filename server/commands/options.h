@@ -87,8 +87,6 @@ void read_config_file(const std::filesystem::path& file, ServerOptions* options)
 
 // Adds "NAME=FILE", the value of a flag, to `files`. Throws ConfigError naming the flag.
 void add_file(std::string_view flag, const std::string& text, std::map<std::string, std::filesystem::path>* files);
-// Does the same for the flag --gate.
-void add_gate(const std::string& text, std::map<std::string, std::filesystem::path>* gates);
 
 int64_t parse_bytes(std::string_view text);             // parses "2GiB"; throws std::invalid_argument
 std::string config_text(const ServerOptions& options);  // returns a config file with all options but the API key

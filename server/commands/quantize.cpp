@@ -10,6 +10,7 @@
 #include "engine/weights/weights.h"
 #include "server/commands/command.h"
 #include "server/commands/enum_flag.h"
+#include "server/commands/number_flag.h"
 
 namespace smartkv {
 namespace {
@@ -64,9 +65,8 @@ std::function<int()> setup_quantize(CLI::App& app) {
                 {WeightFormat::kInt8, WeightFormat::kInt4})
       ->required()
       ->default_str("");
-  app.add_option("--threads", arguments->threads, "CPU threads; 0 uses every core available to this process")
-      ->check(CLI::Range(0, 64))
-      ->capture_default_str();
+  add_number_flag(app, "--threads", arguments->threads, "CPU threads; 0 uses every core available to this process", 0,
+                  64);
   app.add_flag("--force", arguments->force,
                "Write the file even if it is not smaller, or if tensors are quantized a second time");
   app.footer(kQuantizeExamples);

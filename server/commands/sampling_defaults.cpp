@@ -1,6 +1,5 @@
 #include "server/commands/sampling_defaults.h"
 
-#include <algorithm>
 #include <fstream>
 
 #include "engine/sampling/sampling_fields.h"

@@ -1,7 +1,5 @@
 #include "server/commands/summary_flags.h"
 
-#include <array>
-
 namespace smartkv {
 namespace {
 

@@ -1,10 +1,8 @@
 #include "server/http/http_server.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <csignal>
-#include <optional>
 
 #include "engine/log.h"
 #include "engine/text/tokenizer.h"
@@ -129,8 +127,6 @@ int HttpServer::start() {
           .serve = [this](Connection& connection) { return serve(connection); }});
   return port;
 }
-
-void HttpServer::begin_drain() { draining_ = true; }
 
 void HttpServer::reload() {
   const auto again = [](const std::string& what, const std::function<void()>& read) {

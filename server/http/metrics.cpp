@@ -2,7 +2,6 @@
 
 #include <sys/resource.h>
 
-#include <cmath>
 #include <sstream>
 
 #include "cache/policy.h"

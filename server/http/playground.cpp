@@ -1,8 +1,5 @@
 #include "server/http/playground.h"
 
-#include <stdexcept>
-#include <string>
-
 namespace smartkv::http {
 
 namespace {

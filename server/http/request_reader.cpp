@@ -4,7 +4,6 @@
 #include <cctype>
 #include <charconv>
 #include <cstring>
-#include <utility>
 
 #include "engine/text/percent_encoding.h"
 #include "server/openai/error.h"

@@ -1,6 +1,5 @@
 #include "server/http/response_writer.h"
 
-#include <array>
 #include <charconv>
 
 namespace smartkv::http {

@@ -16,7 +16,7 @@ using openai::Json;
 namespace {
 
 // Tells a load balancer whether to send requests here: not while the server drains, nor while all requests fail.
-void ready(const Service& service, Response& response) {
+void ready(const Service& service, const Request&, Response& response) {
   const bool draining = service.draining() || service.engine.draining();
   const char* status = draining ? "draining" : service.streams.failing() ? "failing" : "ok";
   response.status = status == std::string_view("ok") ? 200 : 503;
@@ -24,7 +24,7 @@ void ready(const Service& service, Response& response) {
 }
 
 // Tells a supervisor whether to keep the process: it answers, and no process of its model is lost.
-void alive(const Service& service, Response& response) {
+void alive(const Service& service, const Request&, Response& response) {
   const bool lost = !service.engine.lost().empty();
   response.status = lost ? 503 : 200;
   send_json(response,
@@ -41,7 +41,7 @@ Json model_json(const Service& service, const std::string& name) {
           {"details", service.engine.describe()}};
 }
 
-void list_models(const Service& service, Response& response) {
+void list_models(const Service& service, const Request&, Response& response) {
   Json data = Json::array();
   for (const std::string& name : service.model.names) data.push_back(model_json(service, name));
   send_json(response, {{"object", "list"}, {"data", std::move(data)}});
@@ -56,7 +56,7 @@ void show_model(const Service& service, const Request& request, Response& respon
   send_json(response, model_json(service, name));
 }
 
-void refuse_embeddings() {
+void refuse_embeddings(const Service&, const Request&, Response&) {
   throw ApiError(501, "invalid_request_error", "This server does not support embeddings", "", "not_supported");
 }
 
@@ -83,91 +83,67 @@ void live(const Service& service, const Request& request, Response& response) {
   }
 }
 
-void metrics(const Service& service, Response& response) {
+void metrics(const Service& service, const Request&, Response& response) {
   response.body = metrics_text(service.engine.stats(), service.model.names.front(), service.requests);
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+}
+
+void send_version(const Service&, const Request&, Response& response) { send_json(response, {{"version", kVersion}}); }
+
+void send_openapi(const Service&, const Request&, Response& response) { send_json(response, openai::openapi()); }
+
+void send_plan(const Service& service, const Request& request, Response& response) {
+  send_json(response, openai::plan(request.body, service.model));
+}
+
+void send_tokens(const Service& service, const Request& request, Response& response) {
+  send_json(response, openai::tokenize(request.body, service.model));
+}
+
+void send_text(const Service& service, const Request& request, Response& response) {
+  send_json(response, openai::detokenize(request.body, service.model));
+}
+
+void send_tokenizer_info(const Service& service, const Request&, Response& response) {
+  send_json(response, openai::tokenizer_info(service.engine.tokenizer()));
+}
+
+void answer_completion(Service& service, const Request& request, ResponseWriter& response) {
+  generate(service, openai::parse_completion(request.body, service.model), response);
+}
+
+void answer_chat(Service& service, const Request& request, ResponseWriter& response) {
+  generate(service, openai::parse_chat(request.body, service.model), response);
+}
+
+void answer_responses(Service& service, const Request& request, ResponseWriter& response) {
+  respond(service, openai::parse_responses(request.body, service.model), response);
 }
 
 }  // namespace
 
 std::vector<Route> make_routes(Service& service) {
-  Service* s = &service;
+  const auto with = [s = &service](auto handler) {
+    return [s, handler](const Request& request, ResponseWriter& response) { handler(*s, request, response); };
+  };
   std::vector<Route> routes = {
-      {.method = "GET",
-       .path = "/health",
-       .handler = [s](const Request&, Response& response) { ready(*s, response); },
-       .open = true,
-       .while_draining = true},
-      {.method = "GET",
-       .path = "/health/ready",
-       .handler = [s](const Request&, Response& response) { ready(*s, response); },
-       .open = true,
-       .while_draining = true},
-      {.method = "GET",
-       .path = "/health/live",
-       .handler = [s](const Request&, Response& response) { alive(*s, response); },
-       .open = true,
-       .while_draining = true},
-      {.method = "GET",
-       .path = "/metrics",
-       .handler = [s](const Request&, Response& response) { metrics(*s, response); },
-       .while_draining = true},
-      {.method = "GET",
-       .path = "/version",
-       .handler =
-           [](const Request&, Response& response) {
-             send_json(response, {{"version", kVersion}});
-           },
-       .open = true},
-      {.method = "GET",
-       .path = "/openapi.json",
-       .handler = [](const Request&, Response& response) { send_json(response, openai::openapi()); },
-       .open = true},
-      {.method = "GET",
-       .path = "/v1/kv",
-       .handler = [s](const Request& request, Response& response) { live(*s, request, response); },
-       .while_draining = true},
-      {.method = "POST",
-       .path = "/v1/plan",
-       .handler = [s](const Request& request,
-                      Response& response) { send_json(response, openai::plan(request.body, s->model)); }},
-      {.method = "POST", .path = "/v1/embeddings", .handler = [](const Request&, Response&) { refuse_embeddings(); }},
-      {.method = "GET",
-       .path = "/v1/models",
-       .handler = [s](const Request&, Response& response) { list_models(*s, response); }},
-      {.method = "GET",
-       .path = "/v1/models/*",
-       .handler = [s](const Request& request, Response& response) { show_model(*s, request, response); }},
-      {.method = "POST",
-       .path = "/v1/completions",
-       .handler =
-           [s](const Request& request, ResponseWriter& response) {
-             generate(*s, openai::parse_completion(request.body, s->model), response);
-           }},
-      {.method = "POST",
-       .path = "/v1/chat/completions",
-       .handler =
-           [s](const Request& request, ResponseWriter& response) {
-             generate(*s, openai::parse_chat(request.body, s->model), response);
-           }},
-      {.method = "POST",
-       .path = "/v1/responses",
-       .handler =
-           [s](const Request& request, ResponseWriter& response) {
-             respond(*s, openai::parse_responses(request.body, s->model), response);
-           }},
-      {.method = "POST",
-       .path = "/tokenize",
-       .handler = [s](const Request& request,
-                      Response& response) { send_json(response, openai::tokenize(request.body, s->model)); }},
-      {.method = "POST",
-       .path = "/detokenize",
-       .handler = [s](const Request& request,
-                      Response& response) { send_json(response, openai::detokenize(request.body, s->model)); }},
-      {.method = "GET",
-       .path = "/tokenizer_info",
-       .handler = [s](const Request&,
-                      Response& response) { send_json(response, openai::tokenizer_info(s->engine.tokenizer())); }},
+      {.method = "GET", .path = "/health", .handler = with(ready), .open = true, .while_draining = true},
+      {.method = "GET", .path = "/health/ready", .handler = with(ready), .open = true, .while_draining = true},
+      {.method = "GET", .path = "/health/live", .handler = with(alive), .open = true, .while_draining = true},
+      {.method = "GET", .path = "/metrics", .handler = with(metrics), .while_draining = true},
+      {.method = "GET", .path = "/version", .handler = with(send_version), .open = true},
+      {.method = "GET", .path = "/openapi.json", .handler = with(send_openapi), .open = true},
+      {.method = "GET", .path = "/v1/kv", .handler = with(live), .while_draining = true},
+      {.method = "POST", .path = "/v1/plan", .handler = with(send_plan)},
+      {.method = "POST", .path = "/v1/embeddings", .handler = with(refuse_embeddings)},
+      {.method = "GET", .path = "/v1/models", .handler = with(list_models)},
+      {.method = "GET", .path = "/v1/models/*", .handler = with(show_model)},
+      {.method = "POST", .path = "/v1/completions", .handler = with(answer_completion)},
+      {.method = "POST", .path = "/v1/chat/completions", .handler = with(answer_chat)},
+      {.method = "POST", .path = "/v1/responses", .handler = with(answer_responses)},
+      {.method = "POST", .path = "/tokenize", .handler = with(send_tokens)},
+      {.method = "POST", .path = "/detokenize", .handler = with(send_text)},
+      {.method = "GET", .path = "/tokenizer_info", .handler = with(send_tokenizer_info)},
   };
   for (Route& route : playground_routes()) routes.push_back(std::move(route));
   return routes;

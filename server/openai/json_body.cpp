@@ -1,6 +1,5 @@
 #include "server/openai/json_body.h"
 
-#include <algorithm>
 #include <set>
 #include <vector>
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/text/utf8.h"
+
 namespace smartkv::openai {
 
 namespace {
@@ -30,32 +32,9 @@ int64_t characters(const std::string& bytes) {
 
 }  // namespace
 
-bool is_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto at = [&](size_t k) { return i + k < text.size() ? static_cast<unsigned char>(text[i + k]) : 0u; };
-    const unsigned lead = at(0);
-    const size_t length = lead < 0x80                   ? 1
-                          : lead >= 0xC2 && lead < 0xE0 ? 2
-                          : lead >= 0xE0 && lead < 0xF0 ? 3
-                          : lead >= 0xF0 && lead < 0xF5 ? 4
-                                                        : 0;
-    if (length == 0) return false;
-    for (size_t k = 1; k < length; ++k) {
-      if ((at(k) & 0xC0) != 0x80) return false;
-    }
-    // Refuses overlong forms, surrogates and values above U+10FFFF.
-    if ((lead == 0xE0 && at(1) < 0xA0) || (lead == 0xED && at(1) > 0x9F) || (lead == 0xF0 && at(1) < 0x90) ||
-        (lead == 0xF4 && at(1) > 0x8F)) {
-      return false;
-    }
-    i += length;
-  }
-  return true;
-}
-
 std::string token_text(const Tokenizer& tokenizer, TokenId token) {
   std::string bytes = tokenizer.token_bytes(token);
-  if (is_utf8(bytes)) return bytes;
+  if (utf8_is_valid(bytes)) return bytes;
   static constexpr std::string_view kHex = "0123456789abcdef";
   std::string text = "bytes:";
   for (const char byte : bytes) {
@@ -116,11 +95,10 @@ void LegacyLogprobs::add_token(TokenId token, Json logprob, Json top) {
 
 Json LegacyLogprobs::take() {
   if (tokens_.empty()) return nullptr;
-  Json result = {{"tokens", std::exchange(tokens_, Json::array())},
-                 {"token_logprobs", std::exchange(logprobs_, Json::array())},
-                 {"top_logprobs", std::exchange(tops_, Json::array())},
-                 {"text_offset", std::exchange(offsets_, Json::array())}};
-  return result;
+  return {{"tokens", std::exchange(tokens_, Json::array())},
+          {"token_logprobs", std::exchange(logprobs_, Json::array())},
+          {"top_logprobs", std::exchange(tops_, Json::array())},
+          {"text_offset", std::exchange(offsets_, Json::array())}};
 }
 
 }  // namespace smartkv::openai

@@ -13,7 +13,6 @@ namespace smartkv::openai {
 // Returns the token's text. If its bytes are not whole UTF-8 characters, returns "bytes:\xe2\x82", as OpenAI writes
 // them.
 std::string token_text(const Tokenizer& tokenizer, TokenId token);
-bool is_utf8(std::string_view text);  // whether `text` is valid UTF-8
 
 // Holds back the log probabilities of one choice until the text of their tokens is shown. It drops those of a stop
 // string, which is not part of the answer.

@@ -1,6 +1,5 @@
 #include "server/openai/openapi.h"
 
-#include <string>
 #include <vector>
 
 #include "server/openai/field_table.h"
@@ -86,15 +85,19 @@ Json ref(const std::string& name) { return {{"$ref", "#/components/schemas/" + n
 
 Json content(const char* type, Json schema) { return {{type, {{"schema", std::move(schema)}}}}; }
 
-struct Operation {
-  const char* method;
-  const char* path;
-  const char* summary;
-  const char* answer;     // name of a schema, or a media type
+struct Traits {
   const char* body = "";  // name of a schema, or "" without a body
   bool open = false;      // whether it needs no API key
   bool streams = false;   // whether it may answer with server-sent events
   Json parameters = Json::array();
+};
+
+struct Operation {
+  const char* method;
+  const char* path;
+  const char* summary;
+  const char* answer;  // name of a schema, or a media type
+  Traits traits = {};
 };
 
 Json parameter(const char* name, const char* in, Json schema, const char* description) {
@@ -108,89 +111,33 @@ Json parameter(const char* name, const char* in, Json schema, const char* descri
 const std::vector<Operation>& operations() {
   static const Json string = {{"type", "string"}}, count = {{"type", "integer"}, {"minimum", 0}};
   static const std::vector<Operation> table = {
-      {.method = "get",
-       .path = "/health",
-       .summary = "Readiness, like /health/ready",
-       .answer = "Health",
-       .open = true},
-      {.method = "get",
-       .path = "/health/ready",
-       .summary = "Readiness: 200, or 503 while the server drains or every request fails",
-       .answer = "Health",
-       .open = true},
-      {.method = "get",
-       .path = "/health/live",
-       .summary = "Liveness: 200, or 503 once a process of the model is lost, after which the server ends",
-       .answer = "Health",
-       .open = true},
-      {.method = "get", .path = "/version", .summary = "The program's version", .answer = "Version", .open = true},
-      {.method = "get", .path = "/metrics", .summary = "Metrics for Prometheus", .answer = "text/plain"},
-      {.method = "get",
-       .path = "/openapi.json",
-       .summary = "This document",
-       .answer = "application/json",
-       .open = true},
-      {.method = "get", .path = "/v1/models", .summary = "The model under each of its names", .answer = "Models"},
-      {.method = "get",
-       .path = "/v1/models/{model}",
-       .summary = "The model under one of its names",
-       .answer = "Model",
-       .parameters = Json::array({parameter("model", "path", string, "Name of the model")})},
-      {.method = "post",
-       .path = "/v1/chat/completions",
-       .summary = "Answers messages",
-       .answer = "Completion",
-       .body = "ChatRequest",
-       .streams = true},
-      {.method = "post",
-       .path = "/v1/completions",
-       .summary = "Continues a text",
-       .answer = "Completion",
-       .body = "CompletionRequest",
-       .streams = true},
-      {.method = "post",
-       .path = "/v1/responses",
-       .summary = "OpenAI's Responses API; nothing is stored",
-       .answer = "Response",
-       .body = "ResponsesRequest",
-       .streams = true},
-      {.method = "post",
-       .path = "/v1/embeddings",
-       .summary = "Always 501: this server does not support embeddings",
-       .answer = "Error",
-       .body = "Anything"},
-      {.method = "get",
-       .path = "/v1/kv",
-       .summary = "Live sequences and the contents of their caches",
-       .answer = "LiveSequences",
-       .parameters = Json::array(
-           {parameter("layer", "query", count, "Layer whose spans are reported; without it, no spans are reported")})},
-      {.method = "post",
-       .path = "/v1/plan",
-       .summary = "Memory that a request would need under each policy, without running it",
-       .answer = "Plan",
-       .body = "PlanRequest"},
-      {.method = "post",
-       .path = "/tokenize",
-       .summary = "Tokens of a text or of messages",
-       .answer = "Tokens",
-       .body = "TokenizeRequest"},
-      {.method = "post",
-       .path = "/detokenize",
-       .summary = "The text of tokens",
-       .answer = "Text",
-       .body = "DetokenizeRequest"},
-      {.method = "get",
-       .path = "/tokenizer_info",
-       .summary = "The tokens that begin and end a text",
-       .answer = "TokenizerInfo"},
-      {.method = "get", .path = "/", .summary = "The playground", .answer = "text/html", .open = true},
-      {.method = "get",
-       .path = "/playground/{file}",
-       .summary = "Files of the playground",
-       .answer = "*/*",
-       .open = true,
-       .parameters = Json::array({parameter("file", "path", string, "Name")})},
+      {"get", "/health", "Readiness, like /health/ready", "Health", {.open = true}},
+      {"get", "/health/ready", "Readiness: 200, or 503 while the server drains or every request fails", "Health",
+       {.open = true}},
+      {"get", "/health/live", "Liveness: 200, or 503 once a process of the model is lost, after which the server ends",
+       "Health", {.open = true}},
+      {"get", "/version", "The program's version", "Version", {.open = true}},
+      {"get", "/metrics", "Metrics for Prometheus", "text/plain"},
+      {"get", "/openapi.json", "This document", "application/json", {.open = true}},
+      {"get", "/v1/models", "The model under each of its names", "Models"},
+      {"get", "/v1/models/{model}", "The model under one of its names", "Model",
+       {.parameters = Json::array({parameter("model", "path", string, "Name of the model")})}},
+      {"post", "/v1/chat/completions", "Answers messages", "Completion", {.body = "ChatRequest", .streams = true}},
+      {"post", "/v1/completions", "Continues a text", "Completion", {.body = "CompletionRequest", .streams = true}},
+      {"post", "/v1/responses", "OpenAI's Responses API; nothing is stored", "Response",
+       {.body = "ResponsesRequest", .streams = true}},
+      {"post", "/v1/embeddings", "Always 501: this server does not support embeddings", "Error", {.body = "Anything"}},
+      {"get", "/v1/kv", "Live sequences and the contents of their caches", "LiveSequences",
+       {.parameters = Json::array({parameter("layer", "query", count,
+                                             "Layer whose spans are reported; without it, no spans are reported")})}},
+      {"post", "/v1/plan", "Memory that a request would need under each policy, without running it", "Plan",
+       {.body = "PlanRequest"}},
+      {"post", "/tokenize", "Tokens of a text or of messages", "Tokens", {.body = "TokenizeRequest"}},
+      {"post", "/detokenize", "The text of tokens", "Text", {.body = "DetokenizeRequest"}},
+      {"get", "/tokenizer_info", "The tokens that begin and end a text", "TokenizerInfo"},
+      {"get", "/", "The playground", "text/html", {.open = true}},
+      {"get", "/playground/{file}", "Files of the playground", "*/*",
+       {.open = true, .parameters = Json::array({parameter("file", "path", string, "Name")})}},
   };
   return table;
 }
@@ -200,7 +147,7 @@ Json answer_content(const Operation& operation) {
   if (answer == "application/json") return content("application/json", {{"type", "object"}});
   if (answer.find('/') != answer.npos) return content(operation.answer, Json::object());
   Json result = content("application/json", ref(answer));
-  if (operation.streams) result.update(content("text/event-stream", Json::object()));
+  if (operation.traits.streams) result.update(content("text/event-stream", Json::object()));
   return result;
 }
 
@@ -214,14 +161,14 @@ Json operation_json(const Operation& operation) {
   if (std::string_view(operation.answer) == "Error") responses = {{"501", error}};
   responses["4XX"] = error;
   responses["5XX"] = error;
-  Json json = {{"summary", operation.summary}, {"parameters", operation.parameters}};
-  if (*operation.body != '\0') {
-    json["requestBody"] = {{"required", true}, {"content", content("application/json", ref(operation.body))}};
+  Json json = {{"summary", operation.summary}, {"parameters", operation.traits.parameters}};
+  if (*operation.traits.body != '\0') {
+    json["requestBody"] = {{"required", true}, {"content", content("application/json", ref(operation.traits.body))}};
   }
   json["responses"] = std::move(responses);
   // The empty object allows requests without a key, for servers that have none.
   json["security"] = Json::array({Json::object()});
-  if (!operation.open)
+  if (!operation.traits.open)
     json["security"].push_back({{"bearer", Json::array()}}), json["security"].push_back({{"header", Json::array()}});
   return json;
 }

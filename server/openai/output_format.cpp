@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <string_view>
 #include <utility>
-#include <vector>
 
-#include "engine/sampling/json_schema.h"
 #include "engine/sampling/regex_grammar.h"
 #include "server/openai/json_body.h"
 

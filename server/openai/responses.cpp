@@ -30,8 +30,6 @@ ResponsesStream::ResponsesStream(const ResponsesRequest& request)
   response_["usage"] = nullptr;
 }
 
-Json ResponsesStream::json() const { return response_; }
-
 Json ResponsesStream::event(const char* type, Json members) {
   Json result = {{"type", type}, {"sequence_number", sequence_++}};
   result.update(members);

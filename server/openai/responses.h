@@ -2,7 +2,6 @@
 // previous turns in `input`.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "server/openai/api_request.h"
@@ -29,7 +28,7 @@ class ResponsesStream {
   std::vector<Json> start();
   std::vector<Json> add(const GenerationEvent& event, const GenerationRun& run);  // throws ApiError if it failed
   std::vector<Json> finish(const RequestUsage& usage);
-  Json json() const;  // the response so far; complete after finish()
+  const Json& json() const { return response_; }  // the response so far; complete after finish()
 
  private:
   Json event(const char* type, Json members);

@@ -1,7 +1,6 @@
 #include "server/openai/tool_call_parser.h"
 
 #include <algorithm>
-#include <optional>
 
 namespace smartkv::openai {
 
@@ -25,9 +24,7 @@ class HeadReader {
   size_t end() const { return at_; }
 
  private:
-  void skip() {
-    while (at_ < text_.size() && kBlanks.find(text_[at_]) != kBlanks.npos) ++at_;
-  }
+  void skip() { at_ = std::min(text_.find_first_not_of(kBlanks, at_), text_.size()); }
   bool literal(std::string_view expected) {
     skip();
     mark_ = at_;

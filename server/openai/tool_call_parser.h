@@ -1,7 +1,6 @@
 // Extracts tool calls from the text of an answer while it is generated.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -1,10 +1,7 @@
 #include "server/openai/tools.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <set>
-#include <string_view>
 #include <unordered_map>
 
 #include "engine/sampling/json_schema.h"
