@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "engine/sampling/regex_grammar.h"
-#include "engine/text/utf8.h"
 
 namespace smartkv {
 namespace {
@@ -90,16 +89,6 @@ std::string free_string(int64_t least, int64_t most, EbnfGrammar* grammar) {
   return start + grammar->recursive([&](const std::string& rest) {
     return "\"\\\"\" | " + plain + " " + rest + " | " + json_escape_ebnf() + " " + rest;
   });
-}
-
-std::vector<uint32_t> code_points(std::string_view text) {  // UTF-8
-  std::vector<uint32_t> result;
-  while (!text.empty()) {
-    const size_t n = utf8_length(text);
-    result.push_back(utf8_decode(text.substr(0, n)));
-    text.remove_prefix(n);
-  }
-  return result;
 }
 
 // Returns the rule for the rest of a name, including the closing quote, that differs from all `rests`.
