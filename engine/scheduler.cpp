@@ -16,34 +16,29 @@ void Scheduler::enqueue(ScheduledSequence* sequence, uint64_t ticket, int64_t sl
 }
 
 void Scheduler::fork(const ScheduledSequence* parent, ScheduledSequence* child) {
-  const auto at = std::find_if(running_.begin(), running_.end(), [&](const Entry& e) { return e.sequence == parent; });
+  const auto at = std::ranges::find(running_, parent, &Entry::sequence);
   --at->slots;
   --slots_;
   run({child, at->ticket, 1});
 }
 
 void Scheduler::remove(const ScheduledSequence* sequence) {
-  const auto is_it = [sequence](const Entry& entry) { return entry.sequence == sequence; };
-  if (const auto at = std::find_if(running_.begin(), running_.end(), is_it); at != running_.end()) {
+  if (const auto at = std::ranges::find(running_, sequence, &Entry::sequence); at != running_.end()) {
     slots_ -= at->slots;
     running_.erase(at);
-  } else if (const auto waits = std::find_if(waiting_.begin(), waiting_.end(), is_it); waits != waiting_.end()) {
-    waiting_.erase(waits);
   }
+  std::erase_if(waiting_, [sequence](const Entry& entry) { return entry.sequence == sequence; });
 }
 
 void Scheduler::isolate(const ScheduledSequence* sequence, bool alone) {
-  const auto is_it = [sequence](const Entry& entry) { return entry.sequence == sequence; };
-  if (const auto runs = std::find_if(running_.begin(), running_.end(), is_it); runs != running_.end()) {
-    runs->alone = alone;
-  } else if (const auto waits = std::find_if(waiting_.begin(), waiting_.end(), is_it); waits != waiting_.end()) {
-    waits->alone = alone;
-  }
+  const auto runs = std::ranges::find(running_, sequence, &Entry::sequence);
+  const auto waits = std::ranges::find(waiting_, sequence, &Entry::sequence);
+  if (runs != running_.end()) runs->alone = alone;
+  if (waits != waiting_.end()) waits->alone = alone;
 }
 
 void Scheduler::drop(ScheduledSequence* sequence, bool lost) {
-  const auto at =
-      std::find_if(running_.begin(), running_.end(), [&](const Entry& e) { return e.sequence == sequence; });
+  const auto at = std::ranges::find(running_, sequence, &Entry::sequence);
   if (at == running_.end()) return;
   Entry entry = *at;
   if (lost) ++entry.drops;
@@ -54,16 +49,12 @@ void Scheduler::drop(ScheduledSequence* sequence, bool lost) {
 }
 
 void Scheduler::wait(Entry entry) {
-  const auto at = std::upper_bound(waiting_.begin(), waiting_.end(), entry.ticket,
-                                   [](uint64_t ticket, const Entry& e) { return ticket < e.ticket; });
-  waiting_.insert(at, entry);
+  waiting_.insert(std::ranges::upper_bound(waiting_, entry.ticket, {}, &Entry::ticket), entry);
 }
 
 void Scheduler::run(Entry entry) {
   slots_ += entry.slots;
-  const auto at = std::upper_bound(running_.begin(), running_.end(), entry.ticket,
-                                   [](uint64_t ticket, const Entry& e) { return ticket < e.ticket; });
-  running_.insert(at, entry);
+  running_.insert(std::ranges::upper_bound(running_, entry.ticket, {}, &Entry::ticket), entry);
 }
 
 int64_t Scheduler::bytes_held() const {
@@ -196,7 +187,7 @@ void Scheduler::begin(size_t i, Plan* plan) {
 }
 
 bool Scheduler::isolated() const {
-  return std::any_of(running_.begin(), running_.end(), [](const Entry& entry) { return entry.alone; });
+  return std::ranges::any_of(running_, &Entry::alone);
 }
 
 bool Scheduler::wants_more(const ScheduledSequence& next) const {
