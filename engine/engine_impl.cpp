@@ -2,9 +2,6 @@
 // engine_submit.cpp has the functions that other threads call.
 #include "engine/engine_impl.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "engine/log.h"
 #include "engine/model/policy_context.h"
 

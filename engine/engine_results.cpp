@@ -1,7 +1,4 @@
 // The engine thread's work after a pass: it advances prompts, samples and delivers tokens, and ends requests.
-#include <atomic>
-#include <utility>
-
 #include "engine/engine_impl.h"
 #include "engine/log.h"
 

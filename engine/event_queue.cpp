@@ -1,8 +1,6 @@
 #include "engine/event_queue.h"
 
-#include <algorithm>
 #include <iterator>
-#include <utility>
 
 namespace smartkv {
 

@@ -1,7 +1,6 @@
 #include "engine/log_line.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
 
 namespace smartkv {

@@ -1,7 +1,5 @@
 #include "engine/prefix_claim.h"
 
-#include <utility>
-
 namespace smartkv {
 
 std::unique_ptr<SequenceCache> PrefixClaim::find(PrefixCache* prefixes, const std::string& key,

@@ -1,12 +1,8 @@
 #include "engine/request_checks.h"
 
-#include <algorithm>
 #include <cmath>
 #include <sstream>
-#include <string>
-#include <string_view>
 
-#include "engine/memory_plan.h"
 #include "engine/sampling/sampling_fields.h"
 #include "engine/speculation/pillar_cache.h"
 #include "engine/speculation/spec.h"

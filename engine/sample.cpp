@@ -1,10 +1,6 @@
 #include "engine/sample.h"
 
-#include <algorithm>
 #include <bit>
-#include <string>
-
-#include "kernels/token_noise.h"
 
 namespace smartkv {
 namespace {

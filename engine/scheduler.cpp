@@ -1,8 +1,6 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
-#include <exception>
-#include <utility>
 
 namespace smartkv {
 namespace {

@@ -1,7 +1,5 @@
 #include "engine/sequence.h"
 
-#include <algorithm>
-
 #include "engine/request.h"
 #include "engine/sampling/sampler.h"
 

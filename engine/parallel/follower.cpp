@@ -1,11 +1,7 @@
 #include "engine/parallel/follower.h"
 
-#include <map>
-#include <memory>
 #include <new>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 

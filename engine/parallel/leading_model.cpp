@@ -1,8 +1,5 @@
 #include "engine/parallel/leading_model.h"
 
-#include <utility>
-#include <vector>
-
 #include "cache/forwarding_cache.h"
 #include "cache/policy.h"
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <vector>
 
 #include "engine/sampling/decimal.h"
 #include "engine/sampling/number_multiples.h"

@@ -1,6 +1,5 @@
 #include "engine/sampling/sampler.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <utility>
 
 #include "engine/sampling/regex_grammar.h"
 

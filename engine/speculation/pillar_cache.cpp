@@ -1,9 +1,5 @@
 #include "engine/speculation/pillar_cache.h"
 
-#include <algorithm>
-#include <functional>
-#include <string>
-
 #include <nlohmann/json.hpp>
 
 #include "cache/boundaries.h"

@@ -1,9 +1,7 @@
 #include "engine/speculation/speculator.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string>
 
 #include "engine/log.h"
 #include "engine/sample.h"
