@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 
 // Names of DraftMethod, in its order.
-constexpr std::array<std::string_view, 5> kNames = {"off", "ngram", "draft_model", "self", "auto"};
+constexpr std::array<std::string_view, 5> kMethodNames = {"off", "ngram", "draft_model", "self", "auto"};
 constexpr int64_t kMaxTokens = 32, kMaxMatch = 8;
 constexpr int64_t kLookupTokens = 10;
 
@@ -25,9 +25,9 @@ constexpr int64_t kLookupTokens = 10;
 
 DraftMethod read_method(const std::string& field, const json& value) {
   std::string names;
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (value.is_string() && value.get_ref<const std::string&>() == kNames[i]) return static_cast<DraftMethod>(i);
-    names += (names.empty() ? "\"" : ", \"") + std::string(kNames[i]) + '"';
+  for (size_t i = 0; i < kMethodNames.size(); ++i) {
+    if (value.is_string() && value.get_ref<const std::string&>() == kMethodNames[i]) return static_cast<DraftMethod>(i);
+    names += (names.empty() ? "\"" : ", \"") + std::string(kMethodNames[i]) + '"';
   }
   invalid_speculative(field, "one of " + names, value);
 }
@@ -56,7 +56,7 @@ void read_parameters(json field, SpeculationSpec* spec) {
 
 }  // namespace
 
-std::string_view name(DraftMethod method) { return kNames[static_cast<size_t>(method)]; }
+std::string_view name(DraftMethod method) { return kMethodNames[static_cast<size_t>(method)]; }
 
 SpeculationSpec parse_speculation(const json& field) {
   SpeculationSpec spec;
