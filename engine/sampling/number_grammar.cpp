@@ -13,7 +13,6 @@ constexpr int64_t kWholeDigits = 18;
 constexpr int64_t kLargest = 999'999'999'999'999'999;
 constexpr int64_t kSignificantDigits = 15;  // decimal digits that a double always distinguishes
 
-std::string digits(const std::string& least, const std::string& most) { return "[" + least + "-" + most + "]"; }
 std::string any_digits(int64_t from, int64_t to) {
   return to <= 0 ? "\"\"" : "[0-9]{" + std::to_string(from) + "," + std::to_string(to) + "}";
 }
@@ -28,7 +27,7 @@ std::string between(const std::string& low, const std::string& high) {
   result.push_back(ebnf_literal(low.substr(0, 1)) + " " + between(low.substr(1), std::string(low.size() - 1, '9')));
   if (high[0] - low[0] > 1) {
     const std::string first(1, static_cast<char>(low[0] + 1)), last(1, static_cast<char>(high[0] - 1));
-    result.push_back(digits(first, last) + " " + any_digits(n - 1, n - 1));
+    result.push_back("[" + first + "-" + last + "] " + any_digits(n - 1, n - 1));
   }
   result.push_back(ebnf_literal(high.substr(0, 1)) + " " + between(std::string(high.size() - 1, '0'), high.substr(1)));
   return ebnf_either(result);
@@ -96,7 +95,6 @@ bool zero_is_in(const FractionRange& range) {
 // Matches 1 to `room` fraction digits within the range. Returns nullopt if there are none.
 std::optional<std::string> fraction_digits(const FractionRange& range, int64_t room) {
   if (room <= 0) return std::nullopt;
-  if (range.least == nullptr && range.most == nullptr) return any_digits(1, room);
   const bool bounded_below = range.least != nullptr && (!range.least->empty() || range.above);
   if (!bounded_below && range.most == nullptr) return any_digits(1, room);
   if (range.most != nullptr && range.most->empty()) {
@@ -155,12 +153,11 @@ void add_magnitudes(const std::string& sign, const Magnitude& least, const Magni
   const auto add = [&](const std::string& whole, const FractionRange& range) {
     if (const auto tail = fraction(range, room)) result->push_back(sign + " " + whole + " " + *tail);
   };
-  FractionRange first{&least.fraction, nullptr, least.exclusive, false};
   if (most != nullptr && least.whole == last) {
-    add(ebnf_literal(std::to_string(last)), {&least.fraction, &most->fraction, least.exclusive, most->exclusive});
-    return;
+    return add(ebnf_literal(std::to_string(last)),
+               {&least.fraction, &most->fraction, least.exclusive, most->exclusive});
   }
-  add(ebnf_literal(std::to_string(least.whole)), first);
+  add(ebnf_literal(std::to_string(least.whole)), {&least.fraction, nullptr, least.exclusive, false});
   const int64_t before_last = most == nullptr ? last : last - 1;
   if (least.whole < before_last) add(natural(least.whole + 1, before_last), {});
   if (most != nullptr) add(ebnf_literal(std::to_string(last)), {nullptr, &most->fraction, false, most->exclusive});

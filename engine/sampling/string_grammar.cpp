@@ -60,8 +60,6 @@ int64_t length(const Json& schema, const char* key, int64_t otherwise) {
   return *value > kMostLength ? kMostLength + 1 : value->get<int64_t>();
 }
 
-std::string in_quotes(const std::string& ebnf) { return "\"\\\"\" " + ebnf + " \"\\\"\""; }
-
 // Returns the rule for up to `most` characters and the closing quote. Compiling tries all tokens for each state, which
 // takes 20 ms with a large vocabulary. Strings of all lengths therefore share the states near their end. A longer
 // repetition is one more state, followed by a tail of kShared for XGrammar.
@@ -156,7 +154,7 @@ std::string string_ebnf(const Json& schema, EbnfGrammar* grammar) {
   if (regex.max_length > most && most < kFreeLength) {
     throw GrammarError("maxLength", "is not supported beside a \"" + key + "\" that allows longer strings");
   }
-  return in_quotes(regex.ebnf);
+  return "\"\\\"\" " + regex.ebnf + " \"\\\"\"";
 }
 
 std::string other_name_ebnf(const std::vector<std::string>& names, EbnfGrammar* grammar) {
