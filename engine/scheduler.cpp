@@ -3,15 +3,6 @@
 #include <algorithm>
 
 namespace smartkv {
-namespace {
-
-constexpr int32_t kMostDoublings = 20;  // of the horizon, which is then a million times as long
-
-}  // namespace
-
-void Scheduler::enqueue(ScheduledSequence* sequence, uint64_t ticket, int64_t slots) {
-  wait({sequence, ticket, slots});
-}
 
 void Scheduler::fork(const ScheduledSequence* parent, ScheduledSequence* child) {
   const auto at = std::ranges::find(running_, parent, &Entry::sequence);
@@ -212,7 +203,8 @@ bool Scheduler::fits_apart(const Entry& entry, const Memory& memory) const {
 // Returns whether there is memory for this sequence and every running one to grow by this one's horizon. Evicts states
 // of the prefix cache to get it.
 bool Scheduler::fits(const Entry& entry, int64_t claimed, const Memory& memory) {
-  if (running_.empty()) return true;  // a request that cannot run alone was refused
+  constexpr int32_t kMostDoublings = 20;  // of the horizon, which is then a million times as long
+  if (running_.empty()) return true;      // a request that cannot run alone was refused
   const ScheduledSequence::Known known = entry.sequence->known();
   const int64_t horizon = (known.tokens > 0 ? options_.known_horizon : options_.horizon)
                           << std::min(entry.drops, kMostDoublings);
@@ -291,10 +283,7 @@ void Scheduler::take_memory(const Memory& memory, Plan* plan) {
       const int64_t slots = tokens == sequence->left() ? running_[i].slots : 0;
       return sequence->max_growth(tokens) + std::max(slots, sequence->logit_rows(tokens)) * options_.row_bytes;
     };
-    while (!make_room(
-               i, [&] { return needs(n); }, memory, plan) &&
-           n > 0)
-      n /= 2;
+    while (!make_room(i, memory, plan, [&] { return needs(n); }) && n > 0) n /= 2;
     running_[i].deferred = n == 0 ? running_[i].deferred + 1 : 0;
     if (n == 0) continue;
     planned_ += needs(n);
@@ -304,7 +293,7 @@ void Scheduler::take_memory(const Memory& memory, Plan* plan) {
 }
 
 template <typename Bytes>
-bool Scheduler::make_room(size_t i, const Bytes& bytes, const Memory& memory, Plan* plan) {
+bool Scheduler::make_room(size_t i, const Memory& memory, Plan* plan, const Bytes& bytes) {
   while (bytes() > memory.free() - planned_) {
     const bool youngest = running_.size() == i + 1;
     using Evict = PrefixCache::Evict;
