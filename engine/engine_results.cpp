@@ -146,11 +146,8 @@ void EngineImpl::for_rows(const std::function<void(BatchRow*, SamplingScratch*)>
       work(samples_[i], &sampling_[static_cast<size_t>(thread)]);
     }
   };
-  if (parts_.threads != nullptr) {
-    parts_.threads->parallel_for(static_cast<int64_t>(sampling_.size()), take);
-  } else {
-    take(0);
-  }
+  if (parts_.threads == nullptr) return take(0);
+  parts_.threads->parallel_for(static_cast<int64_t>(sampling_.size()), take);
 }
 
 void EngineImpl::prepare_draws() {

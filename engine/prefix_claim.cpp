@@ -19,9 +19,4 @@ void PrefixClaim::store(PrefixCache* prefixes, const std::string& key, std::span
   run();
 }
 
-void PrefixClaim::release() {
-  state_.reset();
-  running_.reset();
-}
-
 }  // namespace smartkv
