@@ -1,11 +1,8 @@
 #include "engine/admission.h"
 
-#include <algorithm>
 #include <random>
-#include <utility>
 
 #include "cache/presets.h"
-#include "engine/memory_plan.h"
 #include "engine/sampling/ebnf.h"
 #include "engine/text/end_tokens.h"
 

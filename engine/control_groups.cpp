@@ -89,8 +89,7 @@ std::map<std::string, fs::path> own_groups(const fs::path& root) {
 std::vector<fs::path> folders(const fs::path& mount, const fs::path& shown, const fs::path& group) {
   std::vector<fs::path> found = {mount};
   const fs::path below = group.lexically_relative(shown);
-  const bool outside = below.empty() || std::find(below.begin(), below.end(), "..") != below.end();
-  if (outside) return found;
+  if (below.empty() || std::find(below.begin(), below.end(), "..") != below.end()) return found;
   for (const fs::path& part : below) {
     if (part != ".") found.push_back(found.back() / part);
   }

@@ -1,5 +1,3 @@
-#include <utility>
-
 #include "engine/engine_impl.h"
 #include "engine/engine_options.h"
 #include "engine/log.h"

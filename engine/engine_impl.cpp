@@ -2,9 +2,6 @@
 // engine_submit.cpp has the functions that other threads call.
 #include "engine/engine_impl.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "engine/log.h"
 #include "engine/model/policy_context.h"
 
@@ -27,14 +24,12 @@ int64_t attention_tokens(const ModelConfig& config) {
 }
 
 SchedulerOptions scheduler_options(const EngineOptions& options, const ModelConfig& config) {
-  SchedulerOptions scheduler;
-  scheduler.max_sequences = options.max_sequences;
-  scheduler.token_budget = options.prefill_chunk;
-  scheduler.attention_tokens = attention_tokens(config);
-  scheduler.row_bytes = config.vocab_size * static_cast<int64_t>(sizeof(float));
-  scheduler.most_rows =
-      std::min(kMostLogprobRows, options.kv_cache_bytes / 8 / std::max<int64_t>(1, scheduler.row_bytes));
-  return scheduler;
+  const int64_t row_bytes = config.vocab_size * static_cast<int64_t>(sizeof(float));
+  return {.max_sequences = options.max_sequences,
+          .token_budget = options.prefill_chunk,
+          .attention_tokens = attention_tokens(config),
+          .row_bytes = row_bytes,
+          .most_rows = std::min(kMostLogprobRows, options.kv_cache_bytes / 8 / std::max<int64_t>(1, row_bytes))};
 }
 
 int64_t prefix_cache_bytes(const EngineOptions& options) {
@@ -533,8 +528,7 @@ void EngineImpl::pass_failed(const Failure& failure) {
 void EngineImpl::follow_prompts() {
   prompts_.clear();
   for (const BatchRow& row : batch_) {
-    const bool follows = !row.request->ended && row.is_prompt() && row.choice->draft != nullptr;
-    if (follows) prompts_.push_back(row.choice);
+    if (!row.request->ended && row.is_prompt() && row.choice->draft != nullptr) prompts_.push_back(row.choice);
   }
   if (prompts_.empty()) return;
   const Clock::time_point start = Clock::now();

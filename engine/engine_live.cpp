@@ -1,6 +1,4 @@
 // Snapshots of the sequences in the engine, taken by the engine thread between two passes.
-#include <algorithm>
-
 #include "engine/engine_impl.h"
 
 namespace smartkv {

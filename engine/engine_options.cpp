@@ -3,7 +3,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "engine/memory_plan.h"
 #include "engine/request_checks.h"
 #include "engine/speculation/loaded_drafts.h"
 #include "engine/speculation/pillar_cache.h"

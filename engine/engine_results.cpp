@@ -1,7 +1,4 @@
 // The engine thread's work after a pass: it advances prompts, samples and delivers tokens, and ends requests.
-#include <atomic>
-#include <utility>
-
 #include "engine/engine_impl.h"
 #include "engine/log.h"
 
@@ -34,8 +31,7 @@ void commit_all(Sequence* choice) {
 void EngineImpl::take_results() {
   takes_results_ = true;
   for (const BatchRow& row : batch_) {
-    if (!row.failure) continue;
-    fail_request(row.request.get(), row.failure);
+    if (row.failure) fail_request(row.request.get(), row.failure);
   }
   follow_prompts();
   for (const BatchRow& row : batch_) {
@@ -70,8 +66,7 @@ void EngineImpl::take_prompt_chunks() {
     if (batch_[i].request->ended || !batch_[i].is_prompt()) continue;
     try {
       take_prompt_chunk(&batch_[i]);
-      const bool complete = batch_[i].samples && batch_[i].choice->n_output == 0;
-      if (complete) end_prompt(batch_[i]);
+      if (batch_[i].samples && batch_[i].choice->n_output == 0) end_prompt(batch_[i]);
     } catch (...) {
       batch_[i].failure = std::current_exception();
     }
@@ -91,8 +86,7 @@ void EngineImpl::take_prompt_chunk(BatchRow* row) {
   if (choice->leaves_prefix()) {
     // A mirrored draft's cache gets tokens beyond its own compaction boundary at the commit, which is therefore done
     // first.
-    const bool follows = choice->keeps_draft_prefix() && choice->draft->cache()->tokens() < cache->tokens();
-    if (follows) commit_all(choice);
+    if (choice->keeps_draft_prefix() && choice->draft->cache()->tokens() < cache->tokens()) commit_all(choice);
     choice->keep_prefix();
   }
   // Only uncommitted tokens can be truncated, so tokens of a prompt are committed only where they must be.
@@ -152,11 +146,8 @@ void EngineImpl::for_rows(const std::function<void(BatchRow*, SamplingScratch*)>
       work(samples_[i], &sampling_[static_cast<size_t>(thread)]);
     }
   };
-  if (parts_.threads != nullptr) {
-    parts_.threads->parallel_for(static_cast<int64_t>(sampling_.size()), take);
-  } else {
-    take(0);
-  }
+  if (parts_.threads == nullptr) return take(0);
+  parts_.threads->parallel_for(static_cast<int64_t>(sampling_.size()), take);
 }
 
 void EngineImpl::prepare_draws() {
@@ -232,9 +223,9 @@ void EngineImpl::finish_choice(Request* request, Sequence* choice, GenerationEve
   // The next turn of the conversation can resume from here if the policy's state does not depend on where the prompt
   // ended. A sequence that ends while it is being recomputed may hold uncommitted tokens; it leaves no state.
   const bool settled = choice->cache->committed() == choice->cache->tokens() && choice->check.tokens == 0;
-  const bool leaves_turn =
-      request->prefixes != nullptr && settled && choice->cache->resume(choice->computed() + 1) != nullptr;
-  if (leaves_turn) choice->keep_prefix();
+  if (request->prefixes != nullptr && settled && choice->cache->resume(choice->computed() + 1) != nullptr) {
+    choice->keep_prefix();
+  }
   choice->cache_details = choice->cache->details();
   const RequestUsage usage = request->usage(Clock::now());
   scheduler_.remove(choice);

@@ -1,7 +1,4 @@
 // The functions that any thread may call: they queue requests, read statistics and stop the engine.
-#include <algorithm>
-#include <utility>
-
 #include "engine/engine_impl.h"
 
 namespace smartkv {

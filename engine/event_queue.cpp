@@ -1,18 +1,8 @@
 #include "engine/event_queue.h"
 
-#include <algorithm>
 #include <iterator>
-#include <utility>
 
 namespace smartkv {
-namespace {
-
-template <typename T>
-void move_behind(std::vector<T>* to, std::vector<T>* from) {
-  to->insert(to->end(), std::make_move_iterator(from->begin()), std::make_move_iterator(from->end()));
-}
-
-}  // namespace
 
 EventQueue::EventQueue(int32_t n_choices, std::shared_ptr<std::atomic<bool>> any_cancelled)
     : pending_(static_cast<size_t>(n_choices)),
@@ -49,9 +39,9 @@ void EventQueue::push(GenerationEvent event, const RequestUsage& usage) {
     if (has_pending_[choice]) {
       pending.text += event.text;
       for (DraftRound& round : event.drafts) round.first += static_cast<int64_t>(pending.tokens.size());
-      move_behind(&pending.drafts, &event.drafts);
-      move_behind(&pending.tokens, &event.tokens);
-      move_behind(&pending.logprobs, &event.logprobs);
+      std::ranges::move(event.drafts, std::back_inserter(pending.drafts));
+      std::ranges::move(event.tokens, std::back_inserter(pending.tokens));
+      std::ranges::move(event.logprobs, std::back_inserter(pending.logprobs));
       pending.finish = event.finish;
       pending.error = std::move(event.error);
       pending.stop_string = std::move(event.stop_string);

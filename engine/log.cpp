@@ -44,13 +44,8 @@ void write_all(std::string_view bytes) {
 }
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
-  }
-  return spdlog::level::info;
+  constexpr std::array kLevels = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn, spdlog::level::err};
+  return kLevels[static_cast<size_t>(level)];
 }
 
 // Writes the lines to stderr. It is never destroyed, because its thread may be blocked in a write when the process
@@ -177,8 +172,6 @@ void log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
   } catch (...) {  // a lock failed, or there was no memory for the sink itself
   }
 }
-
-void log(LogLevel level, std::string_view message) noexcept { log(level, message, std::initializer_list<LogField>{}); }
 
 void log(LogLevel level, std::initializer_list<std::string_view> parts) noexcept {
   std::array<char, 1000> message;

@@ -43,8 +43,7 @@ struct LogField {
 };
 
 // Writes a line of at most 8 KiB. Allocates no memory, so that a handler of std::bad_alloc can use it.
-void log(LogLevel level, std::string_view message) noexcept;
-void log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) noexcept;
+void log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {}) noexcept;
 // Writes the parts as one message, which is cut after 1,000 bytes.
 void log(LogLevel level, std::initializer_list<std::string_view> parts) noexcept;
 

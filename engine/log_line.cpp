@@ -1,7 +1,6 @@
 #include "engine/log_line.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
 
 namespace smartkv {
@@ -40,29 +39,18 @@ bool is_control(uint32_t code) {
 }  // namespace
 
 LogLine::LogLine(LogFormat format, std::string_view message, std::initializer_list<LogField> fields) {
-  if (format == LogFormat::kText) {
-    put_escaped(message, false, kLongestMessage);
-    for (const LogField& field : fields) {
-      if (!has_room(field)) break;
-      put(" ");
-      put(field.name);
-      put("=");
-      put_value(field.value);
-    }
-  } else {
-    put("\"message\":\"");
-    put_escaped(message, true, kLongestMessage);
-    put("\"");
-    for (const LogField& field : fields) {
-      if (!has_room(field)) break;
-      put(",\"");
-      put(field.name);
-      put("\":\"");
-      put_escaped(field.value, true, kLongestValue);
-      put("\"");
-    }
-    put("}");
+  const bool json = format == LogFormat::kJson;
+  if (json) put("\"message\":\"");
+  put_escaped(message, json, kLongestMessage);
+  if (json) put("\"");
+  for (const LogField& field : fields) {
+    if (!has_room(field)) break;
+    put(json ? ",\"" : " ");
+    put(field.name);
+    put(json ? "\":" : "=");
+    put_value(field.value, json);
   }
+  if (json) put("}");
   data_[size_++] = '\n';
 }
 
@@ -100,8 +88,8 @@ void LogLine::put_escaped(std::string_view bytes, bool quoted, size_t longest) {
   }
 }
 
-void LogLine::put_value(std::string_view value) {
-  const bool plain = !value.empty() && std::all_of(value.begin(), value.end(), [](char c) {
+void LogLine::put_value(std::string_view value, bool json) {
+  const bool plain = !json && !value.empty() && std::all_of(value.begin(), value.end(), [](char c) {
     return c > ' ' && c < 0x7f && c != '"' && c != '\\' && c != '=';
   });
   if (!plain) put("\"");

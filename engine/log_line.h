@@ -26,7 +26,8 @@ class LogLine {
   // Appends the bytes, escaped, as valid UTF-8. `quoted` also escapes quotes and backslashes. Appends at most `longest`
   // bytes.
   void put_escaped(std::string_view bytes, bool quoted, size_t longest);
-  void put_value(std::string_view value);  // appends a field's value in the text format, in quotes if it needs them
+  // Appends a field's value. It is in quotes in JSON, and in the text format if it needs them.
+  void put_value(std::string_view value, bool json);
 
   std::array<char, kMostBytes> data_;
   size_t size_ = 0;

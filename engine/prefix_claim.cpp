@@ -1,7 +1,5 @@
 #include "engine/prefix_claim.h"
 
-#include <utility>
-
 namespace smartkv {
 
 std::unique_ptr<SequenceCache> PrefixClaim::find(PrefixCache* prefixes, const std::string& key,
@@ -19,11 +17,6 @@ void PrefixClaim::store(PrefixCache* prefixes, const std::string& key, std::span
   // Keep the state from which the cache resumed. The one at the prompt's end is for others.
   if (state_ == nullptr) state_ = stored;
   run();
-}
-
-void PrefixClaim::release() {
-  state_.reset();
-  running_.reset();
 }
 
 }  // namespace smartkv

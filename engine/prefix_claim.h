@@ -33,7 +33,7 @@ class PrefixClaim {
   // Only bytes that the cache has gained since begin() or the previous store() count as the state's own.
   void store(PrefixCache* prefixes, const std::string& key, std::span<const int32_t> tokens,
              const SequenceCache& cache);
-  void release();
+  void release() { *this = {}; }
 
  private:
   PrefixCache::Held state_;

@@ -1,9 +1,6 @@
 #include "engine/prefix_identity.h"
 
-#include <stdexcept>
 #include <tuple>
-
-#include <nlohmann/json.hpp>
 
 #include "engine/model/torch_backend.h"
 #include "engine/weights/model_fingerprint.h"

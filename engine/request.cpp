@@ -1,8 +1,6 @@
 #include "engine/request.h"
 
-#include <algorithm>
 #include <new>
-#include <utility>
 
 #include "engine/parallel/rank_group.h"
 

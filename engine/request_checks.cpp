@@ -1,12 +1,8 @@
 #include "engine/request_checks.h"
 
-#include <algorithm>
 #include <cmath>
 #include <sstream>
-#include <string>
-#include <string_view>
 
-#include "engine/memory_plan.h"
 #include "engine/sampling/sampling_fields.h"
 #include "engine/speculation/pillar_cache.h"
 #include "engine/speculation/spec.h"
@@ -49,13 +45,8 @@ void check_sampling(const SamplingParams& params, const RequestLimits& limits) {
 // Returns the name in a spec, which is "name" or {KEY: "name", ...}. Empty if there is none; the spec's own parser
 // reports that.
 std::string name_in(const nlohmann::json& spec, const char* key) {
-  const nlohmann::json* name = &spec;
-  if (spec.is_object()) {
-    const auto found = spec.find(key);
-    if (found == spec.end()) return "";
-    name = &*found;
-  }
-  return name->is_string() ? name->get<std::string>() : "";
+  const nlohmann::json name = spec.is_object() ? spec.value(key, nlohmann::json()) : spec;
+  return name.is_string() ? name.get<std::string>() : "";
 }
 
 std::string listed(const std::vector<std::string>& names) {

@@ -1,13 +1,8 @@
 #include "engine/sample.h"
 
-#include <algorithm>
 #include <bit>
-#include <string>
-
-#include "kernels/token_noise.h"
 
 namespace smartkv {
-
 namespace {
 
 // Returns whether any token besides `tokens` may come next. `allowed` is as in SamplingInput. REQUIRES: `tokens` are
@@ -40,28 +35,6 @@ SamplingInput input_at(const Request& request, Sequence* choice, int64_t positio
 TokenNoise noise_at(const Request& request, const Sequence& choice, int64_t position) {
   return {request.seed, static_cast<uint32_t>(choice.index), static_cast<uint64_t>(position)};
 }
-
-}  // namespace
-
-TokenId sample_at(const Request& request, Sequence* choice, int64_t position, const TokenHistory& history,
-                  std::span<const float> logits, Sampler* sampler) {
-  const SamplingInput input = input_at(request, choice, position, history, std::ssize(logits));
-  return sampler->sample(logits, input, noise_at(request, *choice, position));
-}
-
-std::optional<kernels::DeviceSample> draw_on_device(const Request& request, Sequence* choice, int64_t n_logits,
-                                                    int64_t vocabulary) {
-  const GenerationRequest& generation = request.generation;
-  const bool several = n_logits > 1;                             // a draft to verify, or a prompt's log probabilities
-  const bool forks = choice->n_output == 0 && generation.n > 1;  // the other choices sample from the same row
-  const bool prompt_logprobs = choice->n_output == 0 && generation.prompt_logprobs >= 0;
-  if (several || forks || prompt_logprobs || generation.logprobs >= 0 || choice->samples_on_host) return std::nullopt;
-  const int64_t position = choice->n_output;
-  const SamplingInput input = input_at(request, choice, position, choice->history, vocabulary);
-  return device_sample(input, noise_at(request, *choice, position), vocabulary);
-}
-
-namespace {
 
 // Adds the text of the token to the event. Sets the event's `finish` if the choice ends with this token.
 void add_text(const Request& request, Sequence* choice, TokenId token, GenerationEvent* event) {
@@ -111,6 +84,24 @@ TokenId draw_token(const Request& request, Sequence* choice, std::span<const flo
 }
 
 }  // namespace
+
+TokenId sample_at(const Request& request, Sequence* choice, int64_t position, const TokenHistory& history,
+                  std::span<const float> logits, Sampler* sampler) {
+  const SamplingInput input = input_at(request, choice, position, history, std::ssize(logits));
+  return sampler->sample(logits, input, noise_at(request, *choice, position));
+}
+
+std::optional<kernels::DeviceSample> draw_on_device(const Request& request, Sequence* choice, int64_t n_logits,
+                                                    int64_t vocabulary) {
+  const GenerationRequest& generation = request.generation;
+  const bool several = n_logits > 1;                             // a draft to verify, or a prompt's log probabilities
+  const bool forks = choice->n_output == 0 && generation.n > 1;  // the other choices sample from the same row
+  const bool prompt_logprobs = choice->n_output == 0 && generation.prompt_logprobs >= 0;
+  if (several || forks || prompt_logprobs || generation.logprobs >= 0 || choice->samples_on_host) return std::nullopt;
+  const int64_t position = choice->n_output;
+  const SamplingInput input = input_at(request, choice, position, choice->history, vocabulary);
+  return device_sample(input, noise_at(request, *choice, position), vocabulary);
+}
 
 GenerationEvent sample_round(const Request& request, Sequence* choice, const float* logits, int64_t row_stride,
                              int64_t vocabulary, const kernels::DeviceSample* drawn, SamplingScratch* scratch) {

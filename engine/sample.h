@@ -1,7 +1,6 @@
 // Turns the logits of a pass into tokens and text.
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <span>
 
@@ -16,7 +15,7 @@ namespace smartkv {
 class SampleTimer {
  public:
   explicit SampleTimer(Sequence* choice) : choice_(choice), start_(Clock::now()) {}
-  ~SampleTimer() { choice_->sample_ms += std::chrono::duration<double, std::milli>(Clock::now() - start_).count(); }
+  ~SampleTimer() { choice_->sample_ms += milliseconds_since(start_); }
   SampleTimer(const SampleTimer&) = delete;
   SampleTimer& operator=(const SampleTimer&) = delete;
 

@@ -1,49 +1,33 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
-#include <exception>
-#include <utility>
 
 namespace smartkv {
-namespace {
-
-constexpr int32_t kMostDoublings = 20;  // of the horizon, which is then a million times as long
-
-}  // namespace
-
-void Scheduler::enqueue(ScheduledSequence* sequence, uint64_t ticket, int64_t slots) {
-  wait({sequence, ticket, slots});
-}
 
 void Scheduler::fork(const ScheduledSequence* parent, ScheduledSequence* child) {
-  const auto at = std::find_if(running_.begin(), running_.end(), [&](const Entry& e) { return e.sequence == parent; });
+  const auto at = std::ranges::find(running_, parent, &Entry::sequence);
   --at->slots;
   --slots_;
   run({child, at->ticket, 1});
 }
 
 void Scheduler::remove(const ScheduledSequence* sequence) {
-  const auto is_it = [sequence](const Entry& entry) { return entry.sequence == sequence; };
-  if (const auto at = std::find_if(running_.begin(), running_.end(), is_it); at != running_.end()) {
+  if (const auto at = std::ranges::find(running_, sequence, &Entry::sequence); at != running_.end()) {
     slots_ -= at->slots;
     running_.erase(at);
-  } else if (const auto waits = std::find_if(waiting_.begin(), waiting_.end(), is_it); waits != waiting_.end()) {
-    waiting_.erase(waits);
   }
+  std::erase_if(waiting_, [sequence](const Entry& entry) { return entry.sequence == sequence; });
 }
 
 void Scheduler::isolate(const ScheduledSequence* sequence, bool alone) {
-  const auto is_it = [sequence](const Entry& entry) { return entry.sequence == sequence; };
-  if (const auto runs = std::find_if(running_.begin(), running_.end(), is_it); runs != running_.end()) {
-    runs->alone = alone;
-  } else if (const auto waits = std::find_if(waiting_.begin(), waiting_.end(), is_it); waits != waiting_.end()) {
-    waits->alone = alone;
-  }
+  const auto runs = std::ranges::find(running_, sequence, &Entry::sequence);
+  const auto waits = std::ranges::find(waiting_, sequence, &Entry::sequence);
+  if (runs != running_.end()) runs->alone = alone;
+  if (waits != waiting_.end()) waits->alone = alone;
 }
 
 void Scheduler::drop(ScheduledSequence* sequence, bool lost) {
-  const auto at =
-      std::find_if(running_.begin(), running_.end(), [&](const Entry& e) { return e.sequence == sequence; });
+  const auto at = std::ranges::find(running_, sequence, &Entry::sequence);
   if (at == running_.end()) return;
   Entry entry = *at;
   if (lost) ++entry.drops;
@@ -54,16 +38,12 @@ void Scheduler::drop(ScheduledSequence* sequence, bool lost) {
 }
 
 void Scheduler::wait(Entry entry) {
-  const auto at = std::upper_bound(waiting_.begin(), waiting_.end(), entry.ticket,
-                                   [](uint64_t ticket, const Entry& e) { return ticket < e.ticket; });
-  waiting_.insert(at, entry);
+  waiting_.insert(std::ranges::upper_bound(waiting_, entry.ticket, {}, &Entry::ticket), entry);
 }
 
 void Scheduler::run(Entry entry) {
   slots_ += entry.slots;
-  const auto at = std::upper_bound(running_.begin(), running_.end(), entry.ticket,
-                                   [](uint64_t ticket, const Entry& e) { return ticket < e.ticket; });
-  running_.insert(at, entry);
+  running_.insert(std::ranges::upper_bound(running_, entry.ticket, {}, &Entry::ticket), entry);
 }
 
 int64_t Scheduler::bytes_held() const {
@@ -195,9 +175,7 @@ void Scheduler::begin(size_t i, Plan* plan) {
   plan->admitted.push_back(entry.sequence);
 }
 
-bool Scheduler::isolated() const {
-  return std::any_of(running_.begin(), running_.end(), [](const Entry& entry) { return entry.alone; });
-}
+bool Scheduler::isolated() const { return std::ranges::any_of(running_, &Entry::alone); }
 
 bool Scheduler::wants_more(const ScheduledSequence& next) const {
   const ScheduledSequence* oldest = nullptr;
@@ -223,7 +201,8 @@ bool Scheduler::fits_apart(const Entry& entry, const Memory& memory) const {
 // Returns whether there is memory for this sequence and every running one to grow by this one's horizon. Evicts states
 // of the prefix cache to get it.
 bool Scheduler::fits(const Entry& entry, int64_t claimed, const Memory& memory) {
-  if (running_.empty()) return true;  // a request that cannot run alone was refused
+  constexpr int32_t kMostDoublings = 20;  // of the horizon, which is then a million times as long
+  if (running_.empty()) return true;      // a request that cannot run alone was refused
   const ScheduledSequence::Known known = entry.sequence->known();
   const int64_t horizon = (known.tokens > 0 ? options_.known_horizon : options_.horizon)
                           << std::min(entry.drops, kMostDoublings);
@@ -302,10 +281,7 @@ void Scheduler::take_memory(const Memory& memory, Plan* plan) {
       const int64_t slots = tokens == sequence->left() ? running_[i].slots : 0;
       return sequence->max_growth(tokens) + std::max(slots, sequence->logit_rows(tokens)) * options_.row_bytes;
     };
-    while (!make_room(
-               i, [&] { return needs(n); }, memory, plan) &&
-           n > 0)
-      n /= 2;
+    while (!make_room(i, memory, plan, [&] { return needs(n); }) && n > 0) n /= 2;
     running_[i].deferred = n == 0 ? running_[i].deferred + 1 : 0;
     if (n == 0) continue;
     planned_ += needs(n);
@@ -315,7 +291,7 @@ void Scheduler::take_memory(const Memory& memory, Plan* plan) {
 }
 
 template <typename Bytes>
-bool Scheduler::make_room(size_t i, const Bytes& bytes, const Memory& memory, Plan* plan) {
+bool Scheduler::make_room(size_t i, const Memory& memory, Plan* plan, const Bytes& bytes) {
   while (bytes() > memory.free() - planned_) {
     const bool youngest = running_.size() == i + 1;
     using Evict = PrefixCache::Evict;

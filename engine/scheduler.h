@@ -147,7 +147,7 @@ class Scheduler {
   const SchedulerOptions& options() const { return options_; }
   // Adds a waiting sequence. Lower tickets are older. `slots`: number of sequences that it forks into, itself included,
   // once its prompt is computed.
-  void enqueue(ScheduledSequence* sequence, uint64_t ticket, int64_t slots);
+  void enqueue(ScheduledSequence* sequence, uint64_t ticket, int64_t slots) { wait({sequence, ticket, slots}); }
   // Adds `child` as a running sequence in one of the slots of `parent`. REQUIRES: `parent` is running and has a slot to
   // spare.
   void fork(const ScheduledSequence* parent, ScheduledSequence* child);
@@ -208,7 +208,7 @@ class Scheduler {
   // Makes bytes() available to running_[i]. bytes() is evaluated again after each eviction, since dropping a state can
   // turn shared pages into unshared ones. Returns false if the sequence has to be deferred.
   template <typename Bytes>
-  bool make_room(size_t i, const Bytes& bytes, const Memory& memory, Plan* plan);
+  bool make_room(size_t i, const Memory& memory, Plan* plan, const Bytes& bytes);
   void wait(Entry entry);
   void run(Entry entry);
 

@@ -1,18 +1,9 @@
 #include "engine/sequence.h"
 
-#include <algorithm>
-
 #include "engine/request.h"
 #include "engine/sampling/sampler.h"
 
 namespace smartkv {
-namespace {
-
-// A prompt's probes at its end get a pass of their own if they begin at this token or later. Other prompts can then
-// resume from the state before them.
-constexpr int64_t kLeastPartedPrompt = 256;
-
-}  // namespace
 
 Sequence::Sequence(Request* owner, int32_t choice_index, const Tokenizer& tokenizer)
     : request(owner),
@@ -33,6 +24,9 @@ void Sequence::fork_from(const Sequence& other) {
 int64_t Sequence::computed() const { return cache == nullptr ? 0 : cache->tokens(); }
 
 int64_t Sequence::pass_limit() const {
+  // A prompt's probes at its end get a pass of their own if they begin at this token or later. Other prompts can then
+  // resume from the state before them.
+  constexpr int64_t kLeastPartedPrompt = 256;
   int64_t limit = std::max<int64_t>(1, pass_cache()->next_boundary() - computed());
   if (diverges_at > computed()) limit = std::min(limit, diverges_at - computed());
   // A cache keeps what it has observed even if it is truncated. So a state for other prompts must be from before the

@@ -1,9 +1,7 @@
 #include "engine/stats_recorder.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
-#include <utility>
 
 #include "cache/policy.h"
 

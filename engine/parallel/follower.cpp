@@ -1,11 +1,7 @@
 #include "engine/parallel/follower.h"
 
-#include <map>
-#include <memory>
 #include <new>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -110,19 +106,16 @@ class Follower {
     std::vector<std::vector<TokenId>> tokens;
     std::vector<SequenceInput> inputs;
     std::vector<Held*> held;
+    // Caches in place of failed ones, because all ranks must run the same pass. Rank 0 learns of the failures after the
+    // pass.
+    std::vector<std::unique_ptr<SequenceCache>> stand_ins;
     std::vector<std::exception_ptr> failures(operation.size() - 1);
     for (size_t i = 1; i < operation.size(); ++i) {
       held.push_back(&sequences_.at(operation[i][0].get<int64_t>()));
       tokens.push_back(operation[i][2].get<std::vector<TokenId>>());
-      inputs.push_back({tokens.back(), held.back()->cache.get(), operation[i][1].get<int64_t>(), &failures[i - 1]});
-    }
-    // Caches in place of failed ones, because all ranks must run the same pass. Rank 0 learns of the failures after the
-    // pass.
-    std::vector<std::unique_ptr<SequenceCache>> stand_ins;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (held[i]->failure == 0) continue;
-      stand_ins.push_back(full_->new_sequence(0));
-      inputs[i].cache = stand_ins.back().get();
+      SequenceCache* cache = held.back()->cache.get();
+      if (held.back()->failure != 0) cache = stand_ins.emplace_back(full_->new_sequence(0)).get();
+      inputs.push_back({tokens.back(), cache, operation[i][1].get<int64_t>(), &failures[i - 1]});
     }
     part_.forward(inputs, nullptr);
     std::vector<int64_t> told;

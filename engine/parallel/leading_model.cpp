@@ -1,9 +1,5 @@
 #include "engine/parallel/leading_model.h"
 
-#include <new>
-#include <utility>
-#include <vector>
-
 #include "cache/forwarding_cache.h"
 #include "cache/policy.h"
 
@@ -15,14 +11,18 @@ using nlohmann::json;
 // Rank 0's part of a cache. The other ranks repeat every change on their parts.
 class LeadingCache final : public ForwardingCache {
  public:
+  // Tells the other ranks to make their parts: by `operation`, whose arguments after the new id are `arguments`.
   // `heads` is null unless the policy exchanges().
-  LeadingCache(std::shared_ptr<RankLink> link, std::shared_ptr<RankHeads> heads, int64_t id,
-               std::unique_ptr<SequenceCache> part)
+  template <typename... Arguments>
+  LeadingCache(std::shared_ptr<RankLink> link, std::shared_ptr<RankHeads> heads, std::unique_ptr<SequenceCache> part,
+               std::string_view operation, Arguments... arguments)
       : ForwardingCache({part.get()}),
         link_(std::move(link)),
         heads_(std::move(heads)),
-        id_(id),
-        part_(std::move(part)) {}
+        id_(link_->new_id()),
+        part_(std::move(part)) {
+    link_->tell({operation, id_, arguments...});
+  }
   ~LeadingCache() override { link_->tell({rank_operation::kRelease, id_}); }
 
   int64_t id() const { return id_; }
@@ -41,17 +41,12 @@ class LeadingCache final : public ForwardingCache {
     ForwardingCache::commit(n_tokens);
   }
   std::unique_ptr<SequenceCache> fork() const override {
-    std::unique_ptr<SequenceCache> part = part_->fork();
-    const int64_t id = link_->new_id();
-    link_->tell({rank_operation::kFork, id, id_});
-    return std::make_unique<LeadingCache>(link_, heads_, id, std::move(part));
+    return std::make_unique<LeadingCache>(link_, heads_, part_->fork(), rank_operation::kFork, id_);
   }
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override {
     std::unique_ptr<SequenceCache> part = part_->resume(prompt_tokens);
     if (part == nullptr) return nullptr;
-    const int64_t id = link_->new_id();
-    link_->tell({rank_operation::kResume, id, id_, prompt_tokens});
-    return std::make_unique<LeadingCache>(link_, heads_, id, std::move(part));
+    return std::make_unique<LeadingCache>(link_, heads_, std::move(part), rank_operation::kResume, id_, prompt_tokens);
   }
   int64_t max_growth(int64_t n) const override { return ranks() * ForwardingCache::max_growth(n); }
   int64_t stable_bytes() const override { return ranks() * ForwardingCache::stable_bytes(); }
@@ -98,10 +93,8 @@ class LeadingPolicy final : public KvCachePolicy {
     return link_->group().size() * part_->max_bytes(prompt_tokens, n_tokens);
   }
   std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const override {
-    std::unique_ptr<SequenceCache> part = part_->new_sequence(prompt_tokens);
-    const int64_t id = link_->new_id();
-    link_->tell({rank_operation::kCreate, id, id_, prompt_tokens});
-    return std::make_unique<LeadingCache>(link_, heads_, id, std::move(part));
+    return std::make_unique<LeadingCache>(link_, heads_, part_->new_sequence(prompt_tokens), rank_operation::kCreate,
+                                          id_, prompt_tokens);
   }
 
  private:

@@ -1,7 +1,6 @@
 #include "engine/parallel/rank_link.h"
 
 #include <chrono>
-#include <utility>
 
 #include "engine/log.h"
 

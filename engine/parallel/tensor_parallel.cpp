@@ -11,7 +11,6 @@
 #include <cstring>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 

@@ -35,12 +35,7 @@ CodePoints normalized(CodePoints set) {
 }  // namespace
 
 std::string EbnfGrammar::add(const std::string& body) {
-  const auto [known, is_new] = by_body_.try_emplace(body);
-  if (is_new) {
-    known->second = reserve();
-    define(known->second, body);
-  }
-  return known->second;
+  return recursive([&](const std::string&) { return body; });
 }
 
 std::string EbnfGrammar::recursive(const std::function<std::string(const std::string& name)>& body) {

@@ -31,6 +31,19 @@ class TooLargeError : public GrammarError {
   using GrammarError::GrammarError;
 };
 
+// Returns make(). Puts `path` in front of the path of its GrammarError, unless that is a TooLargeError.
+template <typename Make>
+auto at_path(const std::string& path, const Make& make) {
+  try {
+    return make();
+  } catch (const TooLargeError&) {
+    throw;
+  } catch (GrammarError& error) {
+    error.path.insert(0, path);
+    throw;
+  }
+}
+
 // A grammar under construction. Functions that add rules throw TooLargeError beyond kMostBytes of rules.
 class EbnfGrammar {
  public:

@@ -1,7 +1,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -24,21 +23,6 @@ constexpr std::chrono::milliseconds kAskInterval{20};
 constexpr const char* kStopped = "the grammar compiler has stopped";
 // Most bytes of compiled grammars: those that requests hold and those that the compiler keeps.
 constexpr int64_t kMostHeld = int64_t{512} << 20;
-
-// A grammar whose bytes count in `held` while it lives. It may outlive its compiler.
-struct HeldGrammar {
-  HeldGrammar(std::shared_ptr<const CompiledGrammar> compiled, std::shared_ptr<std::atomic<int64_t>> total)
-      : grammar(std::move(compiled)), held(std::move(total)), bytes(grammar->bytes()) {
-    *held += bytes;
-  }
-  ~HeldGrammar() { *held -= bytes; }
-  HeldGrammar(const HeldGrammar&) = delete;
-  HeldGrammar& operator=(const HeldGrammar&) = delete;
-
-  std::shared_ptr<const CompiledGrammar> grammar;
-  std::shared_ptr<std::atomic<int64_t>> held;
-  int64_t bytes;
-};
 
 }  // namespace
 
@@ -70,13 +54,111 @@ struct GrammarCompiler::Impl {
   }
 
   // REQUIRES, for the next four: the mutex is held.
-  JobPtr find_or_add(const std::string& grammar);
-  void enqueue(size_t tier, JobPtr job);
-  void leave(const JobPtr& job);   // one caller stops waiting; ends the compilation if it was the last
-  void forget(const JobPtr& job);  // removes it from `jobs`
-  void finish(const JobPtr& job, std::shared_ptr<const CompiledGrammar> grammar, std::exception_ptr failure);
-  void work(size_t tier);
-  void compile(size_t tier, const JobPtr& job);
+  JobPtr find_or_add(const std::string& grammar) {
+    if (const auto known = jobs.find(grammar); known != jobs.end()) {
+      if (known->second->done) kept.splice(kept.begin(), kept, known->second->place);
+      return known->second;
+    }
+    auto job = std::make_shared<Job>();
+    job->text = grammar;
+    jobs.emplace(grammar, job);
+    try {
+      enqueue(0, job);
+    } catch (...) {  // the system is out of threads or memory
+      forget(job);
+      throw;
+    }
+    return job;
+  }
+
+  void enqueue(size_t tier, JobPtr job) {
+    if (!tiers[tier].thread.joinable()) tiers[tier].thread = std::thread([this, tier] { work(tier); });
+    tiers[tier].queue.push_back(std::move(job));
+    changed.notify_all();
+  }
+
+  // One caller stops waiting. Ends the compilation if it was the last.
+  void leave(const JobPtr& job) {
+    if (--job->waiting > 0 || job->done) return;
+    job->stopped = true;
+    forget(job);
+    for (Tier& tier : tiers) std::erase(tier.queue, job);
+  }
+
+  // Removes the job from `jobs`.
+  void forget(const JobPtr& job) {
+    const auto entry = jobs.find(job->text);
+    if (entry != jobs.end() && entry->second == job) jobs.erase(entry);
+  }
+
+  void finish(const JobPtr& job, std::shared_ptr<const CompiledGrammar> grammar, std::exception_ptr failure) {
+    const std::lock_guard lock(mutex);
+    job->grammar = std::move(grammar);
+    job->failure = std::move(failure);
+    job->done = true;
+    if (job->failure || job->stopped) {
+      forget(job);
+    } else {
+      job->bytes = job->grammar->bytes() + static_cast<int64_t>(job->text.size());
+      kept.push_front(job);
+      job->place = kept.begin();
+      kept_bytes += job->bytes;
+      while (kept_bytes > kKeptBytes) {
+        kept_bytes -= kept.back()->bytes;
+        jobs.erase(kept.back()->text);
+        kept.pop_back();
+      }
+    }
+    changed.notify_all();
+  }
+
+  // Returns the grammar with its bytes counted in `held` while it lives. It may outlive the compiler.
+  std::shared_ptr<const CompiledGrammar> counted(std::shared_ptr<const CompiledGrammar> grammar) {
+    const CompiledGrammar* const address = grammar.get();
+    const int64_t bytes = grammar->bytes();
+    *held += bytes;
+    return {address, [owned = std::move(grammar), total = held, bytes](const CompiledGrammar*) { *total -= bytes; }};
+  }
+
+  void compile(size_t tier, const JobPtr& job) {
+    try {
+      auto compiled = counted(backend.compile(job->text, {tiers[tier].seconds, kMostSteps, kMostBytes}, job->stopped));
+      if (*held > kMostHeld) {
+        throw CompileAborted(CompileAborted::Why::kBusy,
+                             "the grammars of running and waiting requests take too much memory at the moment");
+      }
+      finish(job, std::move(compiled), nullptr);
+    } catch (const CompileTimeout& timeout) {
+      try {
+        if (tier + 1 == tiers.size()) throw GrammarError("", timeout.what());
+        const std::lock_guard lock(mutex);
+        if (!stopping && !job->stopped) enqueue(tier + 1, job);
+      } catch (...) {  // includes a failure to start a thread
+        finish(job, nullptr, std::current_exception());
+      }
+    } catch (const CompileStopped&) {  // by stop(), while a caller still waits
+      finish(job, nullptr, std::make_exception_ptr(CompileAborted(CompileAborted::Why::kStopped, kStopped)));
+    } catch (...) {
+      finish(job, nullptr, std::current_exception());
+    }
+  }
+
+  void work(size_t tier) {
+    constexpr int kNiceness = 5;  // like HTTP workers: the model's threads have priority if cores are scarce
+    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
+    std::unique_lock lock(mutex);
+    Tier& own = tiers[tier];
+    for (;;) {
+      changed.wait(lock, [&] { return stopping || !own.queue.empty(); });
+      if (stopping) return;
+      const JobPtr job = own.running = std::move(own.queue.front());
+      own.queue.pop_front();
+      lock.unlock();
+      compile(tier, job);
+      lock.lock();
+      own.running = nullptr;
+    }
+  }
 
   GrammarBackend backend;
   double wait_seconds;
@@ -89,108 +171,6 @@ struct GrammarCompiler::Impl {
   std::vector<Tier> tiers;
   bool stopping = false;
 };
-
-GrammarCompiler::Impl::JobPtr GrammarCompiler::Impl::find_or_add(const std::string& grammar) {
-  if (const auto known = jobs.find(grammar); known != jobs.end()) {
-    if (known->second->done) kept.splice(kept.begin(), kept, known->second->place);
-    return known->second;
-  }
-  auto job = std::make_shared<Job>();
-  job->text = grammar;
-  jobs.emplace(grammar, job);
-  try {
-    enqueue(0, job);
-  } catch (...) {  // the system is out of threads or memory
-    forget(job);
-    throw;
-  }
-  return job;
-}
-
-void GrammarCompiler::Impl::enqueue(size_t tier, JobPtr job) {
-  if (!tiers[tier].thread.joinable()) tiers[tier].thread = std::thread([this, tier] { work(tier); });
-  tiers[tier].queue.push_back(std::move(job));
-  changed.notify_all();
-}
-
-void GrammarCompiler::Impl::forget(const JobPtr& job) {
-  const auto entry = jobs.find(job->text);
-  if (entry != jobs.end() && entry->second == job) jobs.erase(entry);
-}
-
-void GrammarCompiler::Impl::leave(const JobPtr& job) {
-  if (--job->waiting > 0 || job->done) return;
-  job->stopped = true;
-  forget(job);
-  for (Tier& tier : tiers) std::erase(tier.queue, job);
-}
-
-void GrammarCompiler::Impl::finish(const JobPtr& job, std::shared_ptr<const CompiledGrammar> grammar,
-                                   std::exception_ptr failure) {
-  const std::lock_guard lock(mutex);
-  job->grammar = std::move(grammar);
-  job->failure = std::move(failure);
-  job->done = true;
-  if (job->failure || job->stopped) {
-    forget(job);
-  } else {
-    job->bytes = job->grammar->bytes() + static_cast<int64_t>(job->text.size());
-    kept.push_front(job);
-    job->place = kept.begin();
-    kept_bytes += job->bytes;
-    while (kept_bytes > kKeptBytes) {
-      kept_bytes -= kept.back()->bytes;
-      jobs.erase(kept.back()->text);
-      kept.pop_back();
-    }
-  }
-  changed.notify_all();
-}
-
-void GrammarCompiler::Impl::compile(size_t tier, const JobPtr& job) {
-  try {
-    const auto compiled = std::make_shared<HeldGrammar>(
-        backend.compile(job->text, {tiers[tier].seconds, kMostSteps, kMostBytes}, job->stopped), held);
-    if (*held > kMostHeld) {
-      throw CompileAborted(CompileAborted::Why::kBusy,
-                           "the grammars of running and waiting requests take too much memory at the moment");
-    }
-    finish(job, {compiled, compiled->grammar.get()}, nullptr);
-  } catch (const CompileTimeout& timeout) {
-    try {
-      if (tier + 1 == tiers.size()) throw GrammarError("", timeout.what());
-      const std::lock_guard lock(mutex);
-      if (!stopping && !job->stopped) enqueue(tier + 1, job);
-    } catch (...) {  // includes a failure to start a thread
-      finish(job, nullptr, std::current_exception());
-    }
-  } catch (const CompileStopped&) {  // by stop(), while a caller still waits
-    try {
-      throw CompileAborted(CompileAborted::Why::kStopped, kStopped);
-    } catch (...) {
-      finish(job, nullptr, std::current_exception());
-    }
-  } catch (...) {
-    finish(job, nullptr, std::current_exception());
-  }
-}
-
-void GrammarCompiler::Impl::work(size_t tier) {
-  constexpr int kNiceness = 5;  // like HTTP workers: the model's threads have priority if cores are scarce
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
-  std::unique_lock lock(mutex);
-  Tier& own = tiers[tier];
-  for (;;) {
-    changed.wait(lock, [&] { return stopping || !own.queue.empty(); });
-    if (stopping) return;
-    const JobPtr job = own.running = std::move(own.queue.front());
-    own.queue.pop_front();
-    lock.unlock();
-    compile(tier, job);
-    lock.lock();
-    own.running = nullptr;
-  }
-}
 
 GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends,
                                  std::vector<double> tier_seconds, double wait_seconds)

@@ -189,11 +189,7 @@ struct GrammarBackend::Impl {
 };
 
 GrammarBackend::GrammarBackend(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->tokenizer = &tokenizer;
-  impl_->vocabulary = vocabulary;
-  impl_->ends = std::move(ends);
-}
+    : impl_(new Impl{&tokenizer, vocabulary, std::move(ends), {}, {}}) {}
 
 GrammarBackend::~GrammarBackend() = default;
 

@@ -1,11 +1,12 @@
 #include "engine/sampling/json_schema.h"
 
 #include <algorithm>
-#include <array>
+#include <span>
 
 #include "engine/sampling/regex_grammar.h"
 #include "engine/sampling/schema_check.h"
 #include "engine/sampling/schema_grammar.h"
+#include "engine/sampling/schema_keywords.h"
 #include "engine/sampling/schema_merge.h"
 #include "engine/sampling/string_grammar.h"
 
@@ -14,19 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 5> kObjectKeywords = {"properties", "required", "additionalProperties",
-                                                             "patternProperties", "propertyNames"};
-constexpr std::array<std::string_view, 5> kArrayKeywords = {"items", "prefixItems", "minItems", "maxItems",
-                                                            "uniqueItems"};
-constexpr std::array<std::string_view, 4> kStringKeywords = {"pattern", "format", "minLength", "maxLength"};
-constexpr std::array<std::string_view, 5> kNumberKeywords = {"minimum", "maximum", "exclusiveMinimum",
-                                                             "exclusiveMaximum", "multipleOf"};
-constexpr std::array<std::string_view, 13> kUnsupported = {
-    "not",      "if",          "then",        "else",        "dependentRequired", "dependentSchemas", "dependencies",
-    "contains", "minContains", "maxContains", "$dynamicRef", "$recursiveRef",     "divisibleBy"};
-
-template <size_t n>
-bool any_of_keys(const Json& schema, const std::array<std::string_view, n>& keys) {
+bool any_of_keys(const Json& schema, std::span<const std::string_view> keys) {
   return std::any_of(keys.begin(), keys.end(), [&](std::string_view key) { return schema.contains(key); });
 }
 
@@ -92,7 +81,7 @@ std::vector<std::string> meant_types(const Json& schema) {
 void check_schema_keywords(const Json& schema, const std::string& path) {
   for (const auto& [key, value] : schema.items()) {
     const bool open = (key == "unevaluatedProperties" || key == "unevaluatedItems") && !value.is_boolean();
-    if (open || std::find(kUnsupported.begin(), kUnsupported.end(), key) != kUnsupported.end()) {
+    if (open || std::ranges::find(kUnsupportedKeywords, key) != kUnsupportedKeywords.end()) {
       throw GrammarError(path + key, "the keyword \"" + key + "\" is not supported");
     }
     if (key == "multipleOf" && !(value.is_number() && value > 0)) schema_expected(path + key, "a number above 0");
@@ -306,17 +295,9 @@ std::string SchemaGrammar::typed(const Json& schema, const std::string& path, in
 }
 
 std::string SchemaGrammar::of_type(const std::string& type, const Json& schema, const std::string& path, int depth) {
-  try {
-    if (type == "string") return string_ebnf(schema, &grammar_);
-    if (type == "integer") return integer_ebnf(number_range(schema));
-    if (type == "number") return number_ebnf(number_range(schema));
-  } catch (const NoValueError& error) {
-    throw NoValueError(path + error.path, error.what());
-  } catch (const TooLargeError&) {
-    throw;
-  } catch (const GrammarError& error) {
-    throw GrammarError(path + error.path, error.what());
-  }
+  if (type == "string") return at_path(path, [&] { return string_ebnf(schema, &grammar_); });
+  if (type == "integer") return at_path(path, [&] { return integer_ebnf(number_range(schema)); });
+  if (type == "number") return at_path(path, [&] { return number_ebnf(number_range(schema)); });
   if (type == "boolean") return R"(("true" | "false"))";
   if (type == "null") return "\"null\"";
   if (type == "array") return array(schema, path, depth);
@@ -336,16 +317,11 @@ std::string SchemaGrammar::any() {
 }
 
 std::string add_json_schema(const Json& schema, EbnfGrammar* grammar, Unsupported unsupported) {
-  const auto at = [](std::string path) {
-    if (path.ends_with('.')) path.pop_back();
-    return path;
-  };
   try {
     return SchemaGrammar(schema, unsupported, grammar).value(schema, "");
-  } catch (const TooLargeError& error) {
-    throw TooLargeError(at(error.path), error.what());
-  } catch (const GrammarError& error) {
-    throw GrammarError(at(error.path), error.what());
+  } catch (GrammarError& error) {
+    if (error.path.ends_with('.')) error.path.pop_back();
+    throw;
   }
 }
 

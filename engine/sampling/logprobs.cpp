@@ -1,6 +1,5 @@
 #include "engine/sampling/logprobs.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace smartkv {

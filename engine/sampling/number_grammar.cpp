@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <vector>
 
 #include "engine/sampling/decimal.h"
 #include "engine/sampling/number_multiples.h"
@@ -14,25 +13,23 @@ constexpr int64_t kWholeDigits = 18;
 constexpr int64_t kLargest = 999'999'999'999'999'999;
 constexpr int64_t kSignificantDigits = 15;  // decimal digits that a double always distinguishes
 
-std::string digits(const std::string& least, const std::string& most) { return "[" + least + "-" + most + "]"; }
 std::string any_digits(int64_t from, int64_t to) {
   return to <= 0 ? "\"\"" : "[0-9]{" + std::to_string(from) + "," + std::to_string(to) + "}";
 }
-std::string literal(const std::string& text) { return "\"" + text + "\""; }
 
 // Matches strings of digits from `low` to `high`. REQUIRES: `low` and `high` have the same length.
 std::string between(const std::string& low, const std::string& high) {
   if (low.empty()) return "\"\"";
   const auto n = static_cast<int64_t>(low.size());
   if (low == std::string(low.size(), '0') && high == std::string(high.size(), '9')) return any_digits(n, n);
-  if (low[0] == high[0]) return literal(low.substr(0, 1)) + " " + between(low.substr(1), high.substr(1));
+  if (low[0] == high[0]) return ebnf_literal(low.substr(0, 1)) + " " + between(low.substr(1), high.substr(1));
   std::vector<std::string> result;
-  result.push_back(literal(low.substr(0, 1)) + " " + between(low.substr(1), std::string(low.size() - 1, '9')));
+  result.push_back(ebnf_literal(low.substr(0, 1)) + " " + between(low.substr(1), std::string(low.size() - 1, '9')));
   if (high[0] - low[0] > 1) {
     const std::string first(1, static_cast<char>(low[0] + 1)), last(1, static_cast<char>(high[0] - 1));
-    result.push_back(digits(first, last) + " " + any_digits(n - 1, n - 1));
+    result.push_back("[" + first + "-" + last + "] " + any_digits(n - 1, n - 1));
   }
-  result.push_back(literal(high.substr(0, 1)) + " " + between(std::string(high.size() - 1, '0'), high.substr(1)));
+  result.push_back(ebnf_literal(high.substr(0, 1)) + " " + between(std::string(high.size() - 1, '0'), high.substr(1)));
   return ebnf_either(result);
 }
 
@@ -98,7 +95,6 @@ bool zero_is_in(const FractionRange& range) {
 // Matches 1 to `room` fraction digits within the range. Returns nullopt if there are none.
 std::optional<std::string> fraction_digits(const FractionRange& range, int64_t room) {
   if (room <= 0) return std::nullopt;
-  if (range.least == nullptr && range.most == nullptr) return any_digits(1, room);
   const bool bounded_below = range.least != nullptr && (!range.least->empty() || range.above);
   if (!bounded_below && range.most == nullptr) return any_digits(1, room);
   if (range.most != nullptr && range.most->empty()) {
@@ -124,7 +120,7 @@ std::optional<std::string> fraction_digits(const FractionRange& range, int64_t r
     }
     const std::optional<std::string> more = fraction_digits(rest, room - 1);
     const bool may_end = zero_is_in(rest);
-    const std::string first = literal(std::string(1, digit));
+    const std::string first = ebnf_literal(std::string(1, digit));
     if (more) result.push_back(first + " (" + *more + ")" + (may_end ? "?" : ""));
     if (!more && may_end) result.push_back(first);
   }
@@ -157,15 +153,14 @@ void add_magnitudes(const std::string& sign, const Magnitude& least, const Magni
   const auto add = [&](const std::string& whole, const FractionRange& range) {
     if (const auto tail = fraction(range, room)) result->push_back(sign + " " + whole + " " + *tail);
   };
-  FractionRange first{&least.fraction, nullptr, least.exclusive, false};
   if (most != nullptr && least.whole == last) {
-    add(literal(std::to_string(last)), {&least.fraction, &most->fraction, least.exclusive, most->exclusive});
-    return;
+    return add(ebnf_literal(std::to_string(last)),
+               {&least.fraction, &most->fraction, least.exclusive, most->exclusive});
   }
-  add(literal(std::to_string(least.whole)), first);
+  add(ebnf_literal(std::to_string(least.whole)), {&least.fraction, nullptr, least.exclusive, false});
   const int64_t before_last = most == nullptr ? last : last - 1;
   if (least.whole < before_last) add(natural(least.whole + 1, before_last), {});
-  if (most != nullptr) add(literal(std::to_string(last)), {nullptr, &most->fraction, false, most->exclusive});
+  if (most != nullptr) add(ebnf_literal(std::to_string(last)), {nullptr, &most->fraction, false, most->exclusive});
 }
 
 [[noreturn]] void none_left(const NumberRange& range) {

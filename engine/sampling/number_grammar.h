@@ -3,7 +3,6 @@
 // have an exponent of two digits.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 

@@ -1,9 +1,7 @@
 #include "engine/sampling/number_multiples.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <numeric>
-#include <vector>
 
 #include "engine/sampling/decimal.h"
 

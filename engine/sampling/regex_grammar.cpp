@@ -1,9 +1,9 @@
 #include "engine/sampling/regex_grammar.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <optional>
-#include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "engine/text/utf8.h"
 
@@ -26,19 +26,8 @@ int64_t saturated(int64_t a, int64_t b) { return a > kUnbounded - b ? kUnbounded
 int64_t times(int64_t a, int64_t b) { return a == 0 || b == 0 ? 0 : a > kUnbounded / b ? kUnbounded : a * b; }
 
 std::string json_escape(uint32_t c) {
-  switch (c) {
-    case '"': return "\\\"";
-    case '\\': return "\\\\";
-    case '\b': return "\\b";
-    case '\f': return "\\f";
-    case '\n': return "\\n";
-    case '\r': return "\\r";
-    case '\t': return "\\t";
-    default: break;
-  }
-  char text[8];
-  std::snprintf(text, sizeof(text), "\\u%04x", c);
-  return text;
+  const std::string quoted = nlohmann::json(std::string(1, static_cast<char>(c))).dump();
+  return quoted.substr(1, quoted.size() - 2);
 }
 
 int64_t size_of(const CodePoints& set) {
@@ -55,12 +44,8 @@ class RegexParser {
  public:
   RegexParser(std::string_view regex, TextForm form, bool search) : form_(form), search_(search) {
     if (regex.size() > kMostRegexBytes) fail("more than " + std::to_string(kMostRegexBytes) + " bytes");
-    while (!regex.empty()) {
-      const size_t n = utf8_length(regex);
-      if (n == 0) fail("expected UTF-8");
-      text_.push_back(utf8_decode(regex.substr(0, n)));
-      regex.remove_prefix(n);
-    }
+    if (!utf8_is_valid(regex)) fail("expected UTF-8");
+    text_ = code_points(regex);
   }
 
   RegexGrammar parse() {
@@ -308,6 +293,16 @@ class RegexParser {
 };
 
 }  // namespace
+
+std::vector<uint32_t> code_points(std::string_view text) {
+  std::vector<uint32_t> result;
+  while (!text.empty()) {
+    const size_t n = utf8_length(text);
+    result.push_back(utf8_decode(text.substr(0, n)));
+    text.remove_prefix(n);
+  }
+  return result;
+}
 
 std::string characters(const CodePoints& set, TextForm form) {
   const CodePoints valid = without(set, kSurrogates);

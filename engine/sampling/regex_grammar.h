@@ -28,6 +28,8 @@ struct RegexGrammar {
 // contain a match, like JSON Schema's `pattern`. Throws GrammarError with an empty path.
 RegexGrammar regex_grammar(std::string_view regex, TextForm form, bool search);
 
+// Returns the code points of a text. REQUIRES: it is UTF-8.
+std::vector<uint32_t> code_points(std::string_view text);
 // Returns an expression for any one character of the set, as `form` writes it. A large set in a JSON string leaves out
 // the characters that would need an escape. Throws GrammarError if no character can be written.
 std::string characters(const CodePoints& set, TextForm form);

@@ -1,6 +1,5 @@
 #include "engine/sampling/sampler.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -167,8 +166,7 @@ TokenId Sampler::sample(std::span<const float> raw_logits, const SamplingInput& 
     return distribution(raw_logits, input).draw(noise);
   }
   const std::span<const float> logits = edited(raw_logits, input);
-  const float max = scan_row(logits, &block_max_);
-  return race(logits, max, params, noise);
+  return race(logits, scan_row(logits, &block_max_), params, noise);
 }
 
 // Returns the winner of the race over the whole row. No token of a block arrives before the block's least noise divided

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "engine/sampling/decimal.h"
 #include "engine/sampling/regex_match.h"
@@ -71,12 +70,8 @@ class Validator {
     if (key == "anyOf" && of.is_array()) return some(of) > 0;
     if (key == "oneOf" && of.is_array()) return some(of) == 1;
     if (key == "not") return !inner(value, of);
-    try {
-      if (value.is_string()) return string_holds(key, of, value.get_ref<const std::string&>());
-    } catch (const TooLargeError&) {
-      throw;
-    } catch (const GrammarError& error) {
-      throw GrammarError(path + key, error.what());
+    if (value.is_string()) {
+      return at_path(path + key, [&] { return string_holds(key, of, value.get_ref<const std::string&>()); });
     }
     if (value.is_number()) return number_holds(key, of, value);
     if (value.is_array()) return array_holds(key, of, value, schema, inner);

@@ -138,14 +138,7 @@ std::string SchemaGrammar::object(const Json& schema, const std::string& path, i
   }
   std::string more;
   if (additional != Json(false)) {
-    std::string name;
-    try {
-      name = other_name_ebnf(names, &grammar_);
-    } catch (const TooLargeError&) {
-      throw;
-    } catch (const GrammarError& error) {
-      throw GrammarError(path + "additionalProperties", error.what());
-    }
+    const std::string name = at_path(path + "additionalProperties", [&] { return other_name_ebnf(names, &grammar_); });
     more = grammar_.add(pair(name, value(additional, schema_path(path, "additionalProperties"), depth + 1)));
   }
   if (members.empty() && more.empty()) return "\"{}\"";

@@ -4,64 +4,17 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/sampling/ebnf.h"
 #include "engine/sampling/schema_check.h"
+#include "engine/sampling/schema_keywords.h"
 
 namespace smartkv {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// The keywords that affect validation. All others are annotations, including those of frameworks (2020-12 core, section
-// 4.3.1).
-constexpr std::array<std::string_view, 46> kAssertions = {"type",
-                                                          "enum",
-                                                          "const",
-                                                          "nullable",
-                                                          "$ref",
-                                                          "$dynamicRef",
-                                                          "$recursiveRef",
-                                                          "allOf",
-                                                          "anyOf",
-                                                          "oneOf",
-                                                          "not",
-                                                          "if",
-                                                          "then",
-                                                          "else",
-                                                          "properties",
-                                                          "required",
-                                                          "additionalProperties",
-                                                          "patternProperties",
-                                                          "propertyNames",
-                                                          "minProperties",
-                                                          "maxProperties",
-                                                          "dependentRequired",
-                                                          "dependentSchemas",
-                                                          "dependencies",
-                                                          "unevaluatedProperties",
-                                                          "items",
-                                                          "prefixItems",
-                                                          "additionalItems",
-                                                          "unevaluatedItems",
-                                                          "contains",
-                                                          "minContains",
-                                                          "maxContains",
-                                                          "minItems",
-                                                          "maxItems",
-                                                          "uniqueItems",
-                                                          "minLength",
-                                                          "maxLength",
-                                                          "pattern",
-                                                          "format",
-                                                          "minimum",
-                                                          "maximum",
-                                                          "exclusiveMinimum",
-                                                          "exclusiveMaximum",
-                                                          "multipleOf",
-                                                          "divisibleBy",
-                                                          "id"};
 
 constexpr std::array<const char*, 7> kAllTypes = {"string", "number", "integer", "boolean", "null", "array", "object"};
 
@@ -167,7 +120,9 @@ bool requires_property(const Json& schema, const std::string& name) {
 }  // namespace
 
 bool is_annotation(std::string_view keyword) {
-  return std::find(kAssertions.begin(), kAssertions.end(), keyword) == kAssertions.end();
+  const std::span<const std::string_view> lists[] = {kObjectKeywords, kArrayKeywords,       kStringKeywords,
+                                                     kNumberKeywords, kUnsupportedKeywords, kOtherKeywords};
+  return std::ranges::none_of(lists, [&](const auto& list) { return std::ranges::find(list, keyword) != list.end(); });
 }
 
 std::string type_of_value(const Json& value) {

@@ -10,8 +10,11 @@ using Json = nlohmann::ordered_json;
 
 std::string without_fragment(const std::string& uri) { return uri.substr(0, uri.find('#')); }
 
-// Resolves a relative reference against the document `base` (RFC 3986, section 5, without dot segments).
-std::string beside(const std::string& base, const std::string& relative) {
+// Resolves a relative reference against the $id of the document `root_schema` (RFC 3986, section 5, without dot
+// segments). Without such an $id the reference stays as it is.
+std::string beside(const Json& root_schema, const std::string& relative) {
+  const auto id = root_schema.find("$id");
+  const std::string base = id != root_schema.end() && id->is_string() ? id->get<std::string>() : "";
   const size_t host = base.find("://");
   if (host == base.npos || relative.find("://") != relative.npos) return relative;
   const size_t root = base.find('/', host + 3);
@@ -37,9 +40,7 @@ void SchemaReferences::index(const Json& value) {
     if (key != "$id" && key != "id") continue;
     if (text.starts_with('#')) anchors_.emplace(text.substr(1), &value);  // spelling up to draft 7
     ids_.emplace(without_fragment(text), &value);
-    const auto base = root_.find("$id");
-    if (base != root_.end() && base->is_string())
-      ids_.emplace(beside(base->get<std::string>(), without_fragment(text)), &value);
+    ids_.emplace(beside(root_, without_fragment(text)), &value);
   }
 }
 
@@ -55,10 +56,7 @@ const Json& SchemaReferences::target(const Json& reference, const std::string& p
   }
   const Json* base = &root_;
   if (!document.empty()) {
-    const auto root_id = root_.find("$id");
-    const std::string whole =
-        root_id != root_.end() && root_id->is_string() ? beside(root_id->get<std::string>(), document) : document;
-    auto known = ids_.find(whole);
+    auto known = ids_.find(beside(root_, document));
     if (known == ids_.end()) known = ids_.find(document);
     if (known == ids_.end()) {
       throw GrammarError(path + "$ref",

@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <utility>
 
 #include "engine/sampling/regex_grammar.h"
-#include "engine/text/utf8.h"
 
 namespace smartkv {
 namespace {
@@ -63,8 +60,6 @@ int64_t length(const Json& schema, const char* key, int64_t otherwise) {
   return *value > kMostLength ? kMostLength + 1 : value->get<int64_t>();
 }
 
-std::string in_quotes(const std::string& ebnf) { return "\"\\\"\" " + ebnf + " \"\\\"\""; }
-
 // Returns the rule for up to `most` characters and the closing quote. Compiling tries all tokens for each state, which
 // takes 20 ms with a large vocabulary. Strings of all lengths therefore share the states near their end. A longer
 // repetition is one more state, followed by a tail of kShared for XGrammar.
@@ -90,16 +85,6 @@ std::string free_string(int64_t least, int64_t most, EbnfGrammar* grammar) {
   return start + grammar->recursive([&](const std::string& rest) {
     return "\"\\\"\" | " + plain + " " + rest + " | " + json_escape_ebnf() + " " + rest;
   });
-}
-
-std::vector<uint32_t> code_points(std::string_view text) {  // UTF-8
-  std::vector<uint32_t> result;
-  while (!text.empty()) {
-    const size_t n = utf8_length(text);
-    result.push_back(utf8_decode(text.substr(0, n)));
-    text.remove_prefix(n);
-  }
-  return result;
 }
 
 // Returns the rule for the rest of a name, including the closing quote, that differs from all `rests`.
@@ -169,7 +154,7 @@ std::string string_ebnf(const Json& schema, EbnfGrammar* grammar) {
   if (regex.max_length > most && most < kFreeLength) {
     throw GrammarError("maxLength", "is not supported beside a \"" + key + "\" that allows longer strings");
   }
-  return in_quotes(regex.ebnf);
+  return "\"\\\"\" " + regex.ebnf + " \"\\\"\"";
 }
 
 std::string other_name_ebnf(const std::vector<std::string>& names, EbnfGrammar* grammar) {

@@ -1,7 +1,5 @@
 #include "engine/speculation/draft_sequence.h"
 
-#include <algorithm>
-
 #include "engine/speculation/pillar_cache.h"
 
 namespace smartkv {

@@ -1,7 +1,6 @@
 #include "engine/speculation/draft_vocabulary.h"
 
 #include <algorithm>
-#include <string>
 
 #include "engine/weights/weights.h"
 

@@ -1,7 +1,5 @@
 #include "engine/speculation/mirrored_cache.h"
 
-#include <algorithm>
-
 namespace smartkv {
 
 int64_t room_to_boundary(const SequenceCache& draft) {

@@ -1,10 +1,5 @@
 #include "engine/speculation/pillar_cache.h"
 
-#include <algorithm>
-#include <functional>
-#include <numeric>
-#include <string>
-
 #include <nlohmann/json.hpp>
 
 #include "cache/boundaries.h"
@@ -109,20 +104,20 @@ void PillarCache::view(int64_t layer, int64_t n_new, std::vector<KvSegment>* seg
   rows_[static_cast<size_t>(layer)].append_view(rows(tokens_ + n_new), segments);
 }
 
+void PillarCache::check_uncommitted(const std::string& call, int64_t n_tokens) const {
+  if (n_tokens >= committed_ && n_tokens <= tokens_) return;
+  throw CacheError("pillar_attn: " + call + ": expected a token count in [" + std::to_string(committed_) + ", " +
+                   std::to_string(tokens_) + "], found " + std::to_string(n_tokens));
+}
+
 void PillarCache::truncate(int64_t n_tokens) {
-  if (n_tokens < committed_ || n_tokens > tokens_) {
-    throw CacheError("pillar_attn: truncate: expected a token count in [" + std::to_string(committed_) + ", " +
-                     std::to_string(tokens_) + "], found " + std::to_string(n_tokens));
-  }
+  check_uncommitted("truncate", n_tokens);
   tokens_ = n_tokens;
   for (DenseLayer& layer : rows_) layer.truncate(rows(n_tokens));
 }
 
 void PillarCache::commit(int64_t n_tokens) {
-  if (n_tokens < committed_ || n_tokens > tokens_) {
-    throw CacheError("pillar_attn: commit: expected a token count in [" + std::to_string(committed_) + ", " +
-                     std::to_string(tokens_) + "], found " + std::to_string(n_tokens));
-  }
+  check_uncommitted("commit", n_tokens);
   committed_ = n_tokens;
 }
 
@@ -193,28 +188,13 @@ void PillarCache::choose(int64_t layer, const Probe& probe, int64_t n, std::span
 }
 
 PillarMirror::PillarMirror(SequenceCache* target, PillarCache* draft)
-    : ForwardingCache({target}), target_(target), draft_(draft) {
+    : ForwardingCache({target, draft}), target_(target), draft_(draft) {
   draft_->advance(target->tokens() - draft->tokens());  // earlier tokens need no rows
 }
 
 void PillarMirror::reserve(int64_t n) {
   target_->reserve(n);
   n_ = n;
-}
-
-void PillarMirror::advance(int64_t n) {
-  target_->advance(n);
-  draft_->advance(n);
-}
-
-void PillarMirror::truncate(int64_t n_tokens) {
-  target_->truncate(n_tokens);
-  draft_->truncate(n_tokens);
-}
-
-void PillarMirror::commit(int64_t n_tokens) {
-  target_->commit(n_tokens);
-  draft_->commit(n_tokens);
 }
 
 void PillarMirror::observe(int64_t layer, const Probe& probe) {

@@ -63,6 +63,7 @@ class PillarCache final : public SequenceCache {
 
  private:
   PillarCache(const PillarCache& other);
+  void check_uncommitted(const std::string& call, int64_t n_tokens) const;  // throws CacheError
   const CacheShape& shape() const { return context_->shape; }
   // Returns how many rows represent the first n_tokens tokens of the sequence.
   int64_t rows(int64_t n_tokens) const { return n_chosen_ + n_tokens - first_; }
@@ -78,7 +79,7 @@ class PillarCache final : public SequenceCache {
   PoolCharge state_;                          // bytes of chosen_
 };
 
-// The target's cache, which shows the draft's PillarCache the passes of the target.
+// The target's cache, which shows the draft's PillarCache the passes of the target. Only choose() writes to the latter.
 class PillarMirror final : public ForwardingCache {
  public:
   // Both caches outlive this.
@@ -86,12 +87,9 @@ class PillarMirror final : public ForwardingCache {
 
   int64_t committed() const override { return std::max(target_->committed(), draft_->committed()); }
   void reserve(int64_t n) override;
-  void advance(int64_t n) override;
-  void truncate(int64_t n_tokens) override;
-  void commit(int64_t n_tokens) override;
+  void write(int64_t layer, const KvRows& rows) override { target_->write(layer, rows); }
   TokenRange probes(int64_t n) const override { return cover(target_->probes(n), draft_->chooses(n)); }
   void observe(int64_t layer, const Probe& probe) override;
-  int64_t max_growth(int64_t n) const override { return target_->max_growth(n) + draft_->max_growth(n); }
   std::unique_ptr<SequenceCache> fork() const override { return target_->fork(); }
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override { return target_->resume(prompt_tokens); }
 

@@ -12,8 +12,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array kMethods = {DraftMethod::kOff, DraftMethod::kNgram, DraftMethod::kDraftModel, DraftMethod::kSelf,
-                                 DraftMethod::kAuto};
+// Names of DraftMethod, in its order.
+constexpr std::array<std::string_view, 5> kMethodNames = {"off", "ngram", "draft_model", "self", "auto"};
 constexpr int64_t kMaxTokens = 32, kMaxMatch = 8;
 constexpr int64_t kLookupTokens = 10;
 
@@ -25,9 +25,9 @@ constexpr int64_t kLookupTokens = 10;
 
 DraftMethod read_method(const std::string& field, const json& value) {
   std::string names;
-  for (const DraftMethod method : kMethods) {
-    if (value.is_string() && value.get_ref<const std::string&>() == name(method)) return method;
-    names += (names.empty() ? "\"" : ", \"") + std::string(name(method)) + '"';
+  for (size_t i = 0; i < kMethodNames.size(); ++i) {
+    if (value.is_string() && value.get_ref<const std::string&>() == kMethodNames[i]) return static_cast<DraftMethod>(i);
+    names += (names.empty() ? "\"" : ", \"") + std::string(kMethodNames[i]) + '"';
   }
   invalid_speculative(field, "one of " + names, value);
 }
@@ -56,16 +56,7 @@ void read_parameters(json field, SpeculationSpec* spec) {
 
 }  // namespace
 
-std::string_view name(DraftMethod method) {
-  switch (method) {
-    case DraftMethod::kOff: return "off";
-    case DraftMethod::kNgram: return "ngram";
-    case DraftMethod::kDraftModel: return "draft_model";
-    case DraftMethod::kSelf: return "self";
-    case DraftMethod::kAuto: return "auto";
-  }
-  return "off";
-}
+std::string_view name(DraftMethod method) { return kMethodNames[static_cast<size_t>(method)]; }
 
 SpeculationSpec parse_speculation(const json& field) {
   SpeculationSpec spec;

@@ -8,7 +8,7 @@
 
 namespace smartkv {
 
-enum class DraftMethod : uint8_t { kOff, kNgram, kDraftModel, kSelf, kAuto };
+enum class DraftMethod : uint8_t { kOff, kNgram, kDraftModel, kSelf, kAuto };  // named in this order in spec.cpp
 
 // Returns the method's name as requests spell it, such as "draft_model".
 std::string_view name(DraftMethod method);

@@ -1,9 +1,7 @@
 #include "engine/speculation/speculator.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string>
 
 #include "engine/log.h"
 #include "engine/sample.h"
@@ -262,7 +260,7 @@ void Speculator::run_steps(DraftModel* drafter, std::vector<float>* logits) {
     for (int64_t i = 0; i < n; ++i)
       take_draft(&active_[static_cast<size_t>(i)], {logits->data() + i * stride, static_cast<size_t>(stride)});
     PassCost& cost = first ? drafter->step.first : drafter->step.next;
-    cost.observe(n, rows - n, std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+    cost.observe(n, rows - n, milliseconds_since(start));
     drop_finished();
     drop_unlikely(drafter->step);
   }

@@ -222,10 +222,10 @@ nlohmann::ordered_json BenchmarkReport::to_json() const {
 
 std::string BenchmarkReport::to_table() const {
   const std::string ranks = tensor_parallel == 1 ? "" : "  " + std::to_string(tensor_parallel) + " ranks";
-  std::string table = formatted(
-      "%s  %s%s  %s  %d threads  %s  weights %.1f MB  load %.2f s  resident %.0f MB\n", model.c_str(), backend.c_str(),
-      ranks.c_str(), dtype.c_str(), threads, cpu_level.c_str(), static_cast<double>(weight_bytes) / 1e6, load_s,
-      static_cast<double>(resident_bytes) / 1e6);
+  std::string table =
+      formatted("%s  %s%s  %s  %d threads  %s  weights %.1f MB  load %.2f s  resident %.0f MB\n", model.c_str(),
+                backend.c_str(), ranks.c_str(), dtype.c_str(), threads, cpu_level.c_str(),
+                static_cast<double>(weight_bytes) / 1e6, load_s, static_cast<double>(resident_bytes) / 1e6);
   if (limits.read_gb_per_s > 0) {
     table += formatted("limits: read %.1f GB/s, a quarter of all 256-byte rows %.1f GB/s, bf16 products %.0f GFLOP/s\n",
                        limits.read_gb_per_s, limits.read_rows_gb_per_s, limits.bf16_gflops);

@@ -79,8 +79,7 @@ std::function<int()> setup_train_gate(CLI::App& app) {
   c.whole("--repeat-windows", 10, "Windows that the model repeats, to train the second head; 0 leaves it out", 0);
   c.whole("--repeat-context", 1024, "Tokens of a window to repeat", 128, 1 << 16);
   c.whole("--repeat-facts", 0, "Facts to hide in each window to repeat, like --facts", 0, 1024);
-  c.positive("--ridge", 1e-3,
-             "Ridge penalty of the second head's regression, relative to each feature's mean square");
+  c.positive("--ridge", 1e-3, "Ridge penalty of the second head's regression, relative to each feature's mean square");
   c.add<int64_t>("--seed", 1, "Seed of initial weights and training order")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

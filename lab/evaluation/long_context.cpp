@@ -254,12 +254,11 @@ std::string table_line(const LongContextRow& row) {
   const bool compared = std::isfinite(row.change);
   const std::string prefill = row.prefill > 0 ? formatted("%.1f", row.prefill) : "-";
   const std::string change = compared ? formatted("%+.2f %% (%.2f)", row.change, row.change_error) : "-";
-  return formatted(
-      "%8ld %8.1f %8.1f %8.1f %8.1f %8.1f %7.0f %8.0f %9s %8.1f %9.2f %8.2f %6.1f %8.2f %16s\n",
-      static_cast<long>(row.tokens), megabytes(row.kv_bytes), megabytes(row.tiers.exact), megabytes(row.tiers.packed),
-      megabytes(row.tiers.summaries), megabytes(row.full_bytes), row.tokens_kept, megabytes(row.resident_bytes),
-      prefill.c_str(), row.decode, row.median_ms, row.worst_ms, row.worst_ms / row.median_ms, row.perplexity,
-      change.c_str());
+  return formatted("%8ld %8.1f %8.1f %8.1f %8.1f %8.1f %7.0f %8.0f %9s %8.1f %9.2f %8.2f %6.1f %8.2f %16s\n",
+                   static_cast<long>(row.tokens), megabytes(row.kv_bytes), megabytes(row.tiers.exact),
+                   megabytes(row.tiers.packed), megabytes(row.tiers.summaries), megabytes(row.full_bytes),
+                   row.tokens_kept, megabytes(row.resident_bytes), prefill.c_str(), row.decode, row.median_ms,
+                   row.worst_ms, row.worst_ms / row.median_ms, row.perplexity, change.c_str());
 }
 
 }  // namespace

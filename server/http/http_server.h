@@ -57,7 +57,7 @@ class HttpServer {
   HttpServer(HttpOptions options, std::vector<Route> routes, RequestCounter* counter);
   ~HttpServer();
 
-  int start();         // binds and begins to serve; returns the port; throws std::runtime_error
+  int start();                              // binds and begins to serve; returns the port; throws std::runtime_error
   void begin_drain() { draining_ = true; }  // from now on new requests are answered with 503
   bool draining() const { return draining_; }
   // Reads the key file, certificate and TLS key again. A file that cannot be used is logged, and its old contents stay

@@ -197,14 +197,28 @@ using MethodTable = std::map<std::string, MethodRow, std::less<>>;
 
 const MethodTable& string_methods() {
   static const std::vector<std::string_view> kSplit = {"sep", "maxsplit"};
-  static const MethodTable table = {{"capitalize", {}},       {"count", {1, 3}},        {"endswith", {1, 1}},
-                                   {"find", {1, 3}},         {"index", {1, 3}},        {"isdigit", {}},
-                                   {"join", {1, 1}},         {"lower", {}},            {"lstrip", {0, 1}},
-                                   {"removeprefix", {1, 1}}, {"removesuffix", {1, 1}}, {"replace", {2, 3}},
-                                   {"rfind", {1, 3}},        {"rindex", {1, 3}},       {"rsplit", {0, 2, kSplit}},
-                                   {"rstrip", {0, 1}},       {"split", {0, 2, kSplit}}, {"splitlines", {}},
-                                   {"startswith", {1, 1}},   {"strip", {0, 1}},        {"title", {}},
-                                   {"upper", {}}};
+  static const MethodTable table = {{"capitalize", {}},
+                                    {"count", {1, 3}},
+                                    {"endswith", {1, 1}},
+                                    {"find", {1, 3}},
+                                    {"index", {1, 3}},
+                                    {"isdigit", {}},
+                                    {"join", {1, 1}},
+                                    {"lower", {}},
+                                    {"lstrip", {0, 1}},
+                                    {"removeprefix", {1, 1}},
+                                    {"removesuffix", {1, 1}},
+                                    {"replace", {2, 3}},
+                                    {"rfind", {1, 3}},
+                                    {"rindex", {1, 3}},
+                                    {"rsplit", {0, 2, kSplit}},
+                                    {"rstrip", {0, 1}},
+                                    {"split", {0, 2, kSplit}},
+                                    {"splitlines", {}},
+                                    {"startswith", {1, 1}},
+                                    {"strip", {0, 1}},
+                                    {"title", {}},
+                                    {"upper", {}}};
   return table;
 }
 const MethodTable& dict_methods() {
