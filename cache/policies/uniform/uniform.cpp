@@ -34,7 +34,8 @@ using UniformStoreFactory = StoreFactoryOf<UniformStore, false, QuantizedLayout>
 
 std::unique_ptr<KvCachePolicy> make_uniform_policy(int k_bits, int v_bits, const PolicyContext& context,
                                                    const nlohmann::json& parameters) {
-  const std::string name = "k" + std::to_string(k_bits) + "v" + std::to_string(v_bits);
+  std::string name = "k";
+  name += std::to_string(k_bits) + 'v' + std::to_string(v_bits);
   Parameters read(name, parameters);
   const int64_t window = read.integer("window", kPageTokens, 0, int64_t{1} << 24, "most recent tokens, exact");
   const Boundaries boundaries{window, read_prompt_stride(&read, kPromptStride), 0};
