@@ -137,7 +137,11 @@ struct GrammarCompiler::Impl {
         finish(job, nullptr, std::current_exception());
       }
     } catch (const CompileStopped&) {  // by stop(), while a caller still waits
-      finish(job, nullptr, std::make_exception_ptr(CompileAborted(CompileAborted::Why::kStopped, kStopped)));
+      try {
+        throw CompileAborted(CompileAborted::Why::kStopped, kStopped);
+      } catch (...) {  // includes a lack of memory for the message
+        finish(job, nullptr, std::current_exception());
+      }
     } catch (...) {
       finish(job, nullptr, std::current_exception());
     }
