@@ -201,8 +201,8 @@ bool Scheduler::fits_apart(const Entry& entry, const Memory& memory) const {
 // Returns whether there is memory for this sequence and every running one to grow by this one's horizon. Evicts states
 // of the prefix cache to get it.
 bool Scheduler::fits(const Entry& entry, int64_t claimed, const Memory& memory) {
-  constexpr int32_t kMostDoublings = 20;  // of the horizon, which is then a million times as long
   if (running_.empty()) return true;      // a request that cannot run alone was refused
+  constexpr int32_t kMostDoublings = 20;  // of the horizon, which is then a million times as long
   const ScheduledSequence::Known known = entry.sequence->known();
   const int64_t horizon = (known.tokens > 0 ? options_.known_horizon : options_.horizon)
                           << std::min(entry.drops, kMostDoublings);

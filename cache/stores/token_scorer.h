@@ -20,7 +20,7 @@ struct ScoredTokens {
   int64_t first = 0, n = 0;
 };
 
-// What every scorer tells about itself.
+// Properties that all kinds of scorers have.
 class ScorerTraits {
  public:
   virtual ~ScorerTraits() = default;

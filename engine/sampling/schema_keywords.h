@@ -1,4 +1,4 @@
-// The keywords of JSON Schema that affect validation. All others are annotations, including those of frameworks
+// JSON Schema keywords that affect validation. Any other keyword is an annotation, even if a framework has added it
 // (2020-12 core, section 4.3.1).
 #pragma once
 

@@ -10,7 +10,7 @@ namespace {
 using kernels::kPageTokens;
 using kernels::QuantizedLayout;
 
-// Has all pages in one layout, except for the first page, which is in 8 bits: it holds the sinks, whose keys are unlike
+// Stores all pages in one layout, except for the first, which is in 8 bits: it holds the sinks, whose keys are unlike
 // all others.
 class UniformStore final : public PageStore {
  public:
