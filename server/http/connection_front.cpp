@@ -250,10 +250,16 @@ void ConnectionFront::give_back(Client& client) {
 void ConnectionFront::take_back() {
   uint64_t count = 0;
   if (::read(event_, &count, sizeof(count)) < 0 && errno != EAGAIN) log_error("the event descriptor cannot be read");
-  Client* done = nullptr;
+  Client* latest = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    done = std::exchange(done_, nullptr);
+    latest = std::exchange(done_, nullptr);
+  }
+  Client* done = nullptr;  // the same list, from the one that was given back first
+  while (latest != nullptr) {
+    Client* const client = latest;
+    latest = client->next_done;
+    client->next_done = std::exchange(done, client);
   }
   while (done != nullptr) {
     const uint64_t id = done->id;

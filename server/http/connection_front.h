@@ -158,7 +158,7 @@ class ConnectionFront {
 
   std::mutex mutex_;  // guards the members down to stopping_
   std::condition_variable idle_;
-  Client* done_ = nullptr;  // list, by next_done, of connections that workers gave back
+  Client* done_ = nullptr;  // list, by next_done, of connections that workers gave back, the latest first
   int64_t in_flight_ = 0;
   bool stopping_ = false;
 
