@@ -43,6 +43,7 @@ constexpr Architecture kArchitectures[] = {
      .window = WindowRule::kAlways,
      .default_context = 4096,
      .default_rms_norm_eps = 1e-5},
+    {.name = "seed_oss", .mlp_bias_key = true, .default_head_dim = 128, .default_context = 524288},
 };
 
 }  // namespace
