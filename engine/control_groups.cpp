@@ -135,7 +135,7 @@ ControlGroupLimits control_group_limits(const fs::path& root) {
     // ID PARENT DEVICE ROOT MOUNT OPTIONS [FIELDS...] - TYPE SOURCE SUPER_OPTIONS
     const auto dash = std::find(words.begin(), words.end(), "-");
     if (words.size() < 7 || words.end() - dash < 4) continue;
-    const std::string type = dash[1];
+    const std::string& type = dash[1];
     if (type != "cgroup" && type != "cgroup2") continue;
     const fs::path shown = unescaped(words[3]), mount = root / fs::path(unescaped(words[4])).relative_path();
     const std::vector<std::string> options = split(dash[3], ',');

@@ -336,7 +336,8 @@ class Engine {
   virtual std::string lost() const { return {}; }
   // Sets the function to call, once and from any thread, when the engine is lost; null removes it. It is not called if
   // the engine is lost already. Waits for a call in progress, so the function must not call on_lost().
-  virtual void on_lost(std::function<void()> call) { (void)call; }
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): overrides keep it.
+  virtual void on_lost(std::function<void()> /*call*/) {}
 };
 
 }  // namespace smartkv

@@ -77,7 +77,8 @@ class Model {
   virtual std::string lost() const { return {}; }
   // Sets the function to call, once and from any thread, when the model is lost; null removes it. It is not called if
   // the model is lost already. Waits for a call in progress, so the function must not call on_lost().
-  virtual void on_lost(std::function<void()> call) { (void)call; }
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): overrides keep it.
+  virtual void on_lost(std::function<void()> /*call*/) {}
 };
 
 }  // namespace smartkv

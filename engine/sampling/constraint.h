@@ -74,7 +74,7 @@ class GrammarCompiler {
   // least one. `tier_seconds` is the CPU time of each tier, ascending. `wait_seconds` is the longest time that
   // compile() waits.
   GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends,
-                  std::vector<double> tier_seconds = {0.05, 0.5, 10}, double wait_seconds = kWaitSeconds);
+                  const std::vector<double>& tier_seconds = {0.05, 0.5, 10}, double wait_seconds = kWaitSeconds);
   ~GrammarCompiler();
 
   // Waits for the compiled grammar. Calls `gone` about every 20 ms; if it returns true, the wait ends, and so does the

@@ -177,7 +177,7 @@ struct GrammarCompiler::Impl {
 };
 
 GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocabulary, std::vector<TokenId> ends,
-                                 std::vector<double> tier_seconds, double wait_seconds)
+                                 const std::vector<double>& tier_seconds, double wait_seconds)
     : impl_(std::make_unique<Impl>(tokenizer, vocabulary, std::move(ends), tier_seconds, wait_seconds)) {}
 
 GrammarCompiler::~GrammarCompiler() {

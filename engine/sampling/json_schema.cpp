@@ -175,7 +175,7 @@ std::string SchemaGrammar::reference(const Json& uri, const std::string& path, i
   const Json& schema = references_.target(uri, path);
   const auto [known, is_new] = by_reference_.try_emplace(uri.get<std::string>());
   if (!is_new) return known->second;
-  const std::string name = known->second = grammar_.reserve();
+  std::string name = known->second = grammar_.reserve();
   try {
     grammar_.define(name, value(schema, schema_path(path, "$ref"), depth + 1));
   } catch (const GrammarError&) {

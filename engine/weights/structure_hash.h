@@ -29,9 +29,9 @@ class StructureHash {
     } else if constexpr (std::is_same_v<T, std::filesystem::path>) {
       add(value.native());
     } else if constexpr (HasFields<T>) {
-      std::apply([this](const auto&... field) { (add(field), ...); }, fields(value));
+      std::apply([&](const auto&... field) { (add(field), ...); }, fields(value));
     } else if constexpr (requires { std::tuple_size<T>::value; }) {
-      std::apply([this](const auto&... element) { (add(element), ...); }, value);
+      std::apply([&](const auto&... element) { (add(element), ...); }, value);
     } else if constexpr (std::ranges::range<T>) {
       add_range(value);
     } else {

@@ -20,7 +20,7 @@ void ChannelStore::observe(const StageView& /*view*/, int64_t layer, const Store
   if (layer + 1 == shape().n_layers) state_.set(state_bytes());
 }
 
-ChannelSeen ChannelStore::see(const StageView& view, int64_t layer, int64_t made) const {
+ChannelSeen ChannelStore::seen_at(const StageView& view, int64_t layer, int64_t made) const {
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim;
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
   const auto channels = static_cast<size_t>(heads * dim);
@@ -168,7 +168,7 @@ void ChannelStore::plan(const StageView& view, int64_t made) {
   const bool checks = view.next_boundary - last_check_ >= options_.check_every && n_pages() > 1;
   std::vector<ChannelSeen> seen(layers_.size());
   context().for_each(shape().n_layers,
-                     [&](int64_t layer) { seen[static_cast<size_t>(layer)] = see(view, layer, made); });
+                     [&](int64_t layer) { seen[static_cast<size_t>(layer)] = seen_at(view, layer, made); });
   share(context(), &seen);
   std::vector<ChannelFinding> findings(layers_.size());
   context().for_each(shape().n_layers, [&](int64_t layer) {

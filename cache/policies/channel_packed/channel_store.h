@@ -78,7 +78,7 @@ class ChannelStore final : public PageStore {
   int64_t page_bytes(int64_t i) const override;
 
   // Returns what the boundary shows of a layer, of which `made` pages are about to be packed.
-  ChannelSeen see(const StageView& view, int64_t layer, int64_t made) const;
+  ChannelSeen seen_at(const StageView& view, int64_t layer, int64_t made) const;
   // Adds what was seen to the layer's means.
   void learn(const ChannelSeen& seen, Layer* layer) const;
   // Selects a layer's channels by their present worth. Returns the share of the best channels' worth that the previous

@@ -37,7 +37,7 @@ void CutStore::observe(const StageView& /*view*/, int64_t layer, const StoreProb
   if (layer + 1 == shape().n_layers) state_.set(state_bytes());
 }
 
-ChannelSeen CutStore::see(const StageView& view, int64_t layer) const {
+ChannelSeen CutStore::seen_at(const StageView& view, int64_t layer) const {
   const int64_t heads = shape().n_kv_heads, dim = shape().head_dim, channels = heads * dim;
   const DenseLayer& tail = view.tail[static_cast<size_t>(layer)];
   const int64_t first = view.tail_first, n = view.leaving() - first;
@@ -175,7 +175,7 @@ void CutStore::prepare(const StageView& view) {
   const bool may_cut = boundary > followed_.tokens && n_pages_ > 1;
   std::vector<ChannelSeen> seen(layers_.size());
   context_.for_each(shape().n_layers, [&](int64_t layer) {  // A layer that is cut has nothing to select.
-    if (!cut(layer)) seen[static_cast<size_t>(layer)] = see(view, layer);
+    if (!cut(layer)) seen[static_cast<size_t>(layer)] = seen_at(view, layer);
   });
   share(context_, &seen);
   std::vector<ChannelFinding> findings(layers_.size());

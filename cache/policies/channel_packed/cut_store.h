@@ -74,7 +74,7 @@ class CutStore final : public TokenStore {
   };
   const CacheShape& shape() const { return context_.shape; }
   // Returns what the boundary shows of a layer.
-  ChannelSeen see(const StageView& view, int64_t layer) const;
+  ChannelSeen seen_at(const StageView& view, int64_t layer) const;
   // Adds what was seen to the layer's means.
   void learn(const ChannelSeen& seen, Layer* layer) const;
   // Selects a layer's channels by their present worth. Returns the share of the best channels' worth that the previous
