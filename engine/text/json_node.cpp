@@ -41,7 +41,7 @@ std::string JsonNode::string() const {
 }
 
 std::string JsonNode::character() const {
-  const std::string text = string();
+  std::string text = string();
   if (text.empty() || utf8_length(text) != text.size()) fail("expected a string of one character");
   return text;
 }

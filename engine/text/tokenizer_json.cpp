@@ -165,7 +165,8 @@ BpeTokenizerSpec parse_tokenizer_json(const Json& json, const TokenizerConfig& c
   BpeTokenizerSpec spec;
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json& value = model[key].json();
-    if (!value.is_null() && value != "" && value != 0.0) model[key].unsupported();
+    const bool is_empty = value.is_string() && value.get_ref<const std::string&>().empty();
+    if (!value.is_null() && !is_empty && value != 0.0) model[key].unsupported();
   }
   spec.bpe.byte_fallback = model["byte_fallback"].boolean_or(false);
   spec.bpe.fuse_unknown = model["fuse_unk"].boolean_or(false);

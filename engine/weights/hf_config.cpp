@@ -17,9 +17,8 @@ constexpr std::string_view kHarmlessConfig[] = {
     "task_specific_params", "id2label", "label2id", "finetuning_task", "problem_type", "unsloth_version",
     "unsloth_fixed", "transformers.js_config", "is_llama_config", "max_sequence_length", "model_max_length",
     // training
-    "initializer_range", "attention_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "hidden_dropout", "residual_dropout",
-    "use_cache",
-    "gradient_checkpointing", "pretraining_tp",
+    "initializer_range", "attention_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "hidden_dropout",
+    "residual_dropout", "use_cache", "gradient_checkpointing", "pretraining_tp",
     // tokens and sampling, except eos_token_id, which is read
     "bos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "mask_token_id", "decoder_start_token_id",
     "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "begin_suppress_tokens", "suppress_tokens",
@@ -34,11 +33,11 @@ constexpr std::string_view kHarmlessConfig[] = {
     // other kinds of model
     "is_decoder"};
 // Keys that do not affect a causal pass with one value only.
-constexpr FixedKey kFixedConfig[] = {
-    {"pruned_heads", "{}"},           {"is_encoder_decoder", "false"}, {"add_cross_attention", "false"},
-    {"tie_encoder_decoder", "false"}, {"rope_interleaved", "false"},   {"use_mrope", "false"},
-    {"lm_head_bias", "false"},        {"full_attn_mod", "1"},          {"interpolate_factor", "1"},
-    {"attention_out_bias", "false"}};
+constexpr FixedKey kFixedConfig[] = {{"pruned_heads", "{}"},           {"is_encoder_decoder", "false"},
+                                     {"add_cross_attention", "false"}, {"tie_encoder_decoder", "false"},
+                                     {"rope_interleaved", "false"},    {"use_mrope", "false"},
+                                     {"lm_head_bias", "false"},        {"full_attn_mod", "1"},
+                                     {"interpolate_factor", "1"},      {"attention_out_bias", "false"}};
 
 // Returns YaRN's attention factor (section 3.4 of the paper), with the two weights that DeepSeek added.
 double yarn_magnitude(const ConfigFields& fields, double factor) {

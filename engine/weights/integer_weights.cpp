@@ -79,7 +79,7 @@ class Projection {
     return found->second;
   }
   TensorView checked(const std::string& suffix, std::vector<int64_t> shape, bool whole) const {
-    const TensorView tensor = part(suffix);
+    TensorView tensor = part(suffix);
     check_shape(name_ + "." + suffix, tensor, shape, file_);
     if ((tensor.type == TensorType::kI32) != whole) fail(suffix, whole ? "I32" : "floats");
     return tensor;

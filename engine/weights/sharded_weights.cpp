@@ -30,7 +30,7 @@ class ShardedWeights final : public ReshapedWeights {
   }
 
   std::optional<TensorView> find(std::string_view name) const override {
-    const std::optional<TensorView> view = weights_.find(name);
+    std::optional<TensorView> view = weights_.find(name);
     const Cut cut = cut_of(name);
     if (!view || (!cut.rows && !cut.columns)) return view;
     TensorView part = {view->name, TensorType::kF32, view->shape, {}};

@@ -236,7 +236,7 @@ SpeculationReport benchmark_speculation(Engine& engine, const SpeculationBenchma
   report.cpu_level = description.value("cpu_level", "");
   report.threads = description.value("threads", 0);
   SpeculationBench bench(engine, options.repetitions);
-  const bool draft_model = description.value("draft_model", "") != "";
+  const bool draft_model = !description.value("draft_model", std::string()).empty();
   bool warm = false;
   const auto measure = [&](SpeculationWorkload workload, int64_t sequences) {
     workload.temperature = options.temperature.value_or(workload.temperature);

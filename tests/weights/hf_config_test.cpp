@@ -84,6 +84,22 @@ TEST(HfConfig, NoKeyIsIgnoredSilently) {
           "key \"rope_scaling.original_max_position_embeddings\": expected max_position_embeddings, 128, found 64"));
 }
 
+TEST(HfConfig, SeedOssHasItsDefaultsAndNoBiasOnTheOutputOfAttention) {
+  nlohmann::json good = nlohmann::json::parse(read_file(kFixtures / "tiny/config.json"));
+  good.update({{"model_type", "seed_oss"}, {"attention_bias", true}, {"residual_dropout", 0.1}});
+  for (const char* key : {"head_dim", "max_position_embeddings"}) good.erase(key);
+  const auto with = [&](bool bias) {
+    nlohmann::json changed = good;
+    changed["attention_out_bias"] = bias;
+    return parse_hf_config(changed, "config.json");
+  };
+  const ModelConfig config = with(false);
+  EXPECT_TRUE(config.attention_bias);
+  EXPECT_EQ(config.head_dim, 128);
+  EXPECT_EQ(config.context_length, 524288);
+  EXPECT_THAT(error_of([&] { with(true); }), HasSubstr("key \"attention_out_bias\": expected false, found true"));
+}
+
 TEST(HfConfig, SlidingWindowsAreReadAsTransformersReadsThem) {
   nlohmann::json good = nlohmann::json::parse(read_file(kFixtures / "tiny/config.json"));
   good.erase("attention_bias");

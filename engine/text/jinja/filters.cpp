@@ -132,7 +132,7 @@ std::optional<double> parse_float(const std::string& text) {
 
 Value int_filter(const Call& call) {
   const Value* otherwise = call.argument(0, "default");
-  const Value fallback = otherwise == nullptr ? Value(0) : *otherwise;
+  Value fallback = otherwise == nullptr ? Value(0) : *otherwise;
   const int64_t base = call.integer_argument(1, "base", 10);
   if (base < 2 || base > 36) fail("int: expected a base of 2 to 36, found " + std::to_string(base));
   if (call.value.is_integer()) return call.value.integer();
@@ -407,7 +407,7 @@ Value first_filter(const Call& call) {
   if (List* list = call.value.as_list();
       list != nullptr && list->kind == List::Kind::kIterator && !list->items.empty()) {
     call.environment.spend(call.value.steps());
-    const Value first = list->items.front();
+    Value first = list->items.front();
     list->items.erase(list->items.begin());
     return first;
   }
