@@ -93,7 +93,8 @@ OptionFlags::OptionFlags(CLI::App& app, bool server) : server_(server), summarie
   for (const Option& option : option_table()) {
     if (option.server && !server) continue;
     const nlohmann::ordered_json fallback = value_of(option, ServerOptions());
-    const bool unset = fallback.is_null() || fallback == "" || fallback.empty();
+    const bool no_text = fallback.is_string() && fallback.get_ref<const std::string&>().empty();
+    const bool unset = fallback.is_null() || fallback.empty() || no_text;
     std::string help(option.help);
     for (size_t i = 0; i < option.choices.size(); ++i) {
       help += (i == 0 ? " (" : "|") + std::string(option.choices[i]);

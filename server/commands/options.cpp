@@ -53,7 +53,7 @@ int64_t integer_value(const Option& option, const Json& value, const std::string
 
 std::string text_value(const Option& option, const Json& value, const std::string& where) {
   if (!value.is_string()) fail(where, option, "a string", value);
-  const auto text = value.get<std::string>();
+  auto text = value.get<std::string>();
   const auto& choices = option.choices;
   if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end()) {
     std::string expected = "one of";
