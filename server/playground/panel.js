@@ -199,6 +199,7 @@ export class Panel {
         `${draw.count(cache.tokens_kept)} of ${draw.count(cache.tokens)} tokens kept (${cache.policy})`;
     draw.bar(parts['bytes-bar'], [['held', cache.bytes]], cache.full_bytes, `${share} of the full cache`);
     this.log.brief.textContent = `KV cache: ${draw.bytes(cache.bytes)}, ${share} of the full one's (${cache.policy})`;
+    if (parts.tiers.textContent === '–') parts.tiers.textContent = 'not read: the answer ended first';
     parts.prompt.textContent = `${draw.count(cached)} of ${draw.count(prompt)} tokens were cached`;
     draw.bar(parts['prompt-bar'], [['cached', cached]], prompt, `${draw.percent(cached, prompt)} cached`);
     if (!speculative) {
