@@ -47,6 +47,9 @@ struct PageEncode {
   const uint8_t* channel_order = nullptr;  // [n_heads, head_dim], see quantized_page.h
   void* blocks = nullptr;                  // [n_heads], block_stride bytes apart
   int64_t block_stride = 0;
+  // For a calibrated page, which has all KV heads; else null. `layout`, channel_order and block_stride do not count then.
+  const WidthTable* table = nullptr;
+  const float* middle = nullptr;  // PageRotations::middle() of the page
   void* rows = nullptr;  // rows of an indexed page, [n_heads] of indexed_rows_bytes() each; null for other pages
   int row_bits = 0;
 };
@@ -60,8 +63,8 @@ struct PageCut {
   std::byte* v = nullptr;
 };
 
-// Reads tokens [first, first + n) of KV heads [head, head + n_heads) as f32. REQUIRES: the page is dense, quantized or
-// indexed. The values of an indexed page are those of its index.
+// Reads tokens [first, first + n) of KV heads [head, head + n_heads) as f32. REQUIRES: the page is dense, quantized,
+// calibrated or indexed. The values of an indexed page are those of its index.
 struct PageRead {
   KvSegment page;
   int64_t head = 0, n_heads = 1;
