@@ -161,17 +161,25 @@ void EngineImpl::log_step(double pass_ms) const {
        {"pass_ms", std::to_string(pass_ms)}});
 }
 
-void EngineImpl::log_preemption(const Scheduler::Preemption& preemption) const {
-  if (!log_enabled(LogLevel::kDebug)) return;
+void EngineImpl::log_preemption(const Scheduler::Preemption& preemption) {
   const auto& victim = *static_cast<const Sequence*>(preemption.sequence);
   const auto& winner = *static_cast<const Sequence*>(preemption.needed_by);
-  log(LogLevel::kDebug, "preempted",
+  // A last token that was sampled was in no pass yet, so it is not recomputed.
+  const size_t recomputed = victim.tokens.size() - (victim.n_output > 0 ? 1 : 0);
+  log(LogLevel::kInfo, "preempted",
       {{"id", victim.request->generation.id},
        {"choice", std::to_string(victim.index)},
-       {"recomputes", std::to_string(victim.tokens.size())},
+       {"recomputes", std::to_string(recomputed)},
        {"needed_by", winner.request->generation.id},
        {"needed_bytes", std::to_string(preemption.needed)},
        {"free_bytes", std::to_string(preemption.free)}});
+}
+
+void EngineImpl::log_resumption(const Sequence& choice) {
+  log(LogLevel::kInfo, "resumed",
+      {{"id", choice.request->generation.id},
+       {"choice", std::to_string(choice.index)},
+       {"waited_ms", std::to_string(milliseconds_since(*choice.preempted))}});
 }
 
 // Handles an exception that cannot be blamed on one sequence. The usual cause is a lack of memory.
@@ -329,13 +337,18 @@ void EngineImpl::plan_batch() {
   }
   uint64_t queries = 0, hits = 0;
   for (ScheduledSequence* admitted : plan_.admitted) {
-    Request& request = *choice_of(admitted)->request;
+    Sequence& choice = *choice_of(admitted);
+    Request& request = *choice.request;
+    if (choice.preempted) log_resumption(choice);
+    choice.preempted.reset();
     if (request.prefixes == nullptr || std::exchange(request.counted, true)) continue;
     queries += static_cast<uint64_t>(request.prompt_tokens());
     hits += static_cast<uint64_t>(request.cached_tokens);
   }
   for (const Scheduler::Preemption& preemption : plan_.preempted) {
-    ++choice_of(preemption.sequence)->request->preemptions;
+    Sequence& choice = *choice_of(preemption.sequence);
+    ++choice.request->preemptions;
+    choice.preempted = Clock::now();
     log_preemption(preemption);
   }
   // A request may have several sequences in the plan. All requests are found before any ends, because an ended one is

@@ -98,8 +98,9 @@ class EngineImpl final : public Engine {
   int64_t cache_bytes() const;
   int64_t free_bytes() const;  // kv_cache_bytes less cache_bytes(); may be negative
   void plan_batch();
-  void log_step(double pass_ms) const;  // these two write lines of level debug
-  void log_preemption(const Scheduler::Preemption& preemption) const;
+  void log_step(double pass_ms) const;  // at level debug
+  static void log_preemption(const Scheduler::Preemption& preemption);
+  static void log_resumption(const Sequence& choice);
   void look_up_prefixes();
   bool waits_for_files();
   std::optional<int64_t> waits_for_prefix(const Sequence& waiting);

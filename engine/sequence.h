@@ -98,12 +98,13 @@ struct Sequence final : ScheduledSequence {
   int64_t draft_bytes = 0;                      // held by the draft's cache after the last pass
   // Part of cache_stats.shared_bytes that the sequence will probably replace by pages of its own.
   int64_t shared_once = 0;
-  PrefixClaim prefix, draft_prefix;         // of `cache` and of the draft's cache
-  std::shared_ptr<const bool> prefix_owed;  // State::owed of `prefix`, held between drop() and begin()
-  bool dropped = false;                     // whether it waits again after drop()
-  Known prefix_known;                       // while it waits: its prefix hit
-  int64_t prompt_bytes = 0;                 // while it waits: dense bytes of the rest of its prompt
-  uint64_t prefix_version = 0;              // sum of PrefixCache::version() of its groups at the last look_up()
+  PrefixClaim prefix, draft_prefix;            // of `cache` and of the draft's cache
+  std::shared_ptr<const bool> prefix_owed;     // State::owed of `prefix`, held between drop() and begin()
+  bool dropped = false;                        // whether it waits again after drop()
+  std::optional<Clock::time_point> preempted;  // while it waits after a preemption: since when
+  Known prefix_known;                          // while it waits: its prefix hit
+  int64_t prompt_bytes = 0;                    // while it waits: dense bytes of the rest of its prompt
+  uint64_t prefix_version = 0;                 // sum of PrefixCache::version() of its groups at the last look_up()
   // Token at which a pass must end, so that a state is stored where other prompts diverge; 0 if there is none.
   int64_t diverges_at = 0;
   SpeculationUsage speculation;  // after the last pass
