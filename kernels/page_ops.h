@@ -47,11 +47,11 @@ struct PageEncode {
   const uint8_t* channel_order = nullptr;  // [n_heads, head_dim], see quantized_page.h
   void* blocks = nullptr;                  // [n_heads], block_stride bytes apart
   int64_t block_stride = 0;
+  void* rows = nullptr;  // rows of an indexed page, [n_heads] of indexed_rows_bytes() each; null for other pages
+  int row_bits = 0;
   // For a calibrated page, which has all KV heads; else null. `layout`, channel_order and block_stride do not count then.
   const WidthTable* table = nullptr;
   const float* middle = nullptr;  // PageRotations::middle() of the page
-  void* rows = nullptr;  // rows of an indexed page, [n_heads] of indexed_rows_bytes() each; null for other pages
-  int row_bits = 0;
 };
 
 // Makes a cut page (KvSegment::Format::kCut) of all KV heads from a dense one.

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <memory>
 
+#include "engine/calibration/measure_sensitivity.h"
 #include "engine/model/llama.h"
 #include "engine/model/policy_context.h"
 #include "engine/system_resources.h"
@@ -28,6 +29,7 @@ namespace {
 struct EvalArguments {
   std::string metric, text, kv_cache, json, html;
   std::vector<std::string> gates, worth;  // each "NAME=FILE"
+  std::vector<std::string> calibration;   // texts
   ModelOptions model;
   DivergenceOptions pass;
   RecallOptions recall;
@@ -123,7 +125,17 @@ int eval(const EvalArguments& arguments) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model.path);
   const std::unique_ptr<Model> model = load_llama(*weights, arguments.model, threads);
   const CacheShape shape = llama_cache_shape(model->config(), arguments.model);
-  const PolicyContext context = policy_context(*model, shape, &threads, gates);
+  PolicyContext context = policy_context(*model, shape, &threads, gates);
+  if (!arguments.calibration.empty()) {
+    std::vector<std::vector<TokenId>> texts;
+    for (const std::string& file : arguments.calibration) {
+      std::vector<TokenId> text = read_tokens(file, *tokenizer);
+      text.resize(std::min<size_t>(text.size(), 1024));
+      texts.push_back(std::move(text));
+    }
+    const auto sensitivity = std::make_shared<const Sensitivity>(measure_sensitivity(*model, *weights, shape, threads, texts));
+    context.load_sensitivity = [sensitivity] { return sensitivity; };
+  }
   const EvaluationModel evaluated{*model, threads, shape,
                                   [&](const nlohmann::json& spec) { return make_policy(context, spec); }, &context};
 
@@ -179,6 +191,8 @@ std::function<int()> setup_eval(CLI::App& app) {
                  "UTF-8 text file. Neither the model nor a policy may have been trained on it")
       ->required();
   app.add_option("--kv-cache", arguments->kv_cache, "Policies, separated by commas")->required();
+  app.add_option("--calibration", arguments->calibration, "Texts from which the widths of `calibrated` are measured")
+      ->type_name("FILE");
   app.add_option("--gate", arguments->gates,
                  "File of learned gates, for {\"policy\": \"gated_eviction\", \"gate\": NAME}")
       ->type_name("NAME=FILE")

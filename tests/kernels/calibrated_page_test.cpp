@@ -49,7 +49,7 @@ TEST_P(CalibratedPage, ErrorFallsWithBits) {
       error_v += std::pow(v[i] - v2[i], 2) / static_cast<double>(k.size()) * 100;
     }
     // Least squared errors of codes for normal values (Max 1960), from 5 bits on of uniform ones over 64 of them.
-    const double expected = bits == 1 ? 0.363 : bits == 2 ? 0.118 : bits == 3 ? 0.0345 : bits == 4 ? 0.0095 : bits == 5 ? 0.0022 : bits == 6 ? 0.00055 : 0.00004;
+    const double expected = bits == 1 ? 0.363 : bits == 2 ? 0.118 : bits == 3 ? 0.0345 : bits == 4 ? 0.0095 : bits == 5 ? 0.0024 : bits == 6 ? 0.00065 : 0.00004;
     EXPECT_LT(error_k, 1.1 * expected) << bits;
     EXPECT_LT(error_v, 1.1 * expected) << bits;
     EXPECT_LT(error_k, 0.45 * last) << bits;
