@@ -109,7 +109,7 @@ struct AttentionMassTask {
 struct SparseWorkspace;  // kernels/sparse_attention.h
 
 // Scratch memory of attention() and attention_mass(), for one call at a time. It grows to the needs of the largest call
-// and is reused. In its fields `split` means split.
+// and is reused. A split is a run of kSplitSegments segments (attention_kernels.h).
 struct AttentionScratch {
   // Tasks order[first] to order[end - 1], whose first `splits` splits consist of the same pages.
   struct Group {
