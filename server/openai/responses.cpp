@@ -30,7 +30,7 @@ ResponsesStream::ResponsesStream(const ResponsesRequest& request)
   response_["usage"] = nullptr;
 }
 
-Json ResponsesStream::event(const char* type, Json members) {
+Json ResponsesStream::event(const char* type, const Json& members) {
   Json result = {{"type", type}, {"sequence_number", sequence_++}};
   result.update(members);
   return result;
@@ -70,12 +70,12 @@ void ResponsesStream::close_item(std::vector<Json>* events) {
     Json text = place, part = place;
     text.update({{"content_index", 0}, {"text", item["content"][0]["text"]}, {"logprobs", Json::array()}});
     part.update({{"content_index", 0}, {"part", item["content"][0]}});
-    events->push_back(event("response.output_text.done", std::move(text)));
-    events->push_back(event("response.content_part.done", std::move(part)));
+    events->push_back(event("response.output_text.done", text));
+    events->push_back(event("response.content_part.done", part));
   } else {
     Json call = place;
     call.update({{"name", item["name"]}, {"arguments", item["arguments"]}});
-    events->push_back(event("response.function_call_arguments.done", std::move(call)));
+    events->push_back(event("response.function_call_arguments.done", call));
   }
   events->push_back(event("response.output_item.done", {{"output_index", index}, {"item", item}}));
 }
@@ -107,8 +107,7 @@ void ResponsesStream::add_piece(const AnswerPiece& piece, std::vector<Json>* eve
   Json delta = {
       {"item_id", item["id"]}, {"output_index", static_cast<int64_t>(response_["output"].size()) - 1}, {"delta", more}};
   if (message) delta.update({{"content_index", 0}, {"logprobs", Json::array()}});
-  events->push_back(
-      event(message ? "response.output_text.delta" : "response.function_call_arguments.delta", std::move(delta)));
+  events->push_back(event(message ? "response.output_text.delta" : "response.function_call_arguments.delta", delta));
 }
 
 std::vector<Json> ResponsesStream::add(const GenerationEvent& generated, const GenerationRun&) {

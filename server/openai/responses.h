@@ -31,7 +31,7 @@ class ResponsesStream {
   const Json& json() const { return response_; }  // the response so far; complete after finish()
 
  private:
-  Json event(const char* type, Json members);
+  Json event(const char* type, const Json& members);
   void open_item(Json item, std::vector<Json>* events);
   void close_item(std::vector<Json>* events);
   void add_piece(const AnswerPiece& piece, std::vector<Json>* events);

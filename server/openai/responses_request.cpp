@@ -220,9 +220,9 @@ Json chat_body(FieldReader& fields, FieldNames* names) {
 }
 
 Json echoed_members(const Json& body, const ApiRequest& chat) {
-  const auto given = [&](const char* key, Json otherwise) {
+  const auto given = [&](const char* key, const Json& otherwise) {
     const auto value = body.find(key);
-    return value == body.end() || value->is_null() ? std::move(otherwise) : *value;
+    return value == body.end() || value->is_null() ? otherwise : *value;
   };
   const SamplingParams& sampling = chat.generations.front().sampling;
   Json reasoning = {{"effort", nullptr}, {"summary", nullptr}};

@@ -55,7 +55,7 @@ std::string named_function(const Json& choice) {
   require_function_type(fields);
   FieldReader inner(fields.required_object("function"), fields.path("function"));
   fields.finish();
-  const std::string name = inner.string("name").value_or("");
+  std::string name = inner.string("name").value_or("");
   inner.finish();
   return name;
 }
