@@ -175,11 +175,11 @@ void EngineImpl::log_preemption(const Scheduler::Preemption& preemption) {
        {"free_bytes", std::to_string(preemption.free)}});
 }
 
-void EngineImpl::log_resumption(const Sequence& choice) {
+void EngineImpl::log_resumption(const Sequence& choice, Clock::time_point preempted) {
   log(LogLevel::kInfo, "resumed",
       {{"id", choice.request->generation.id},
        {"choice", std::to_string(choice.index)},
-       {"waited_ms", std::to_string(milliseconds_since(*choice.preempted))}});
+       {"waited_ms", std::to_string(milliseconds_since(preempted))}});
 }
 
 // Handles an exception that cannot be blamed on one sequence. The usual cause is a lack of memory.
@@ -339,8 +339,7 @@ void EngineImpl::plan_batch() {
   for (ScheduledSequence* admitted : plan_.admitted) {
     Sequence& choice = *choice_of(admitted);
     Request& request = *choice.request;
-    if (choice.preempted) log_resumption(choice);
-    choice.preempted.reset();
+    if (const auto preempted = std::exchange(choice.preempted, std::nullopt)) log_resumption(choice, *preempted);
     if (request.prefixes == nullptr || std::exchange(request.counted, true)) continue;
     queries += static_cast<uint64_t>(request.prompt_tokens());
     hits += static_cast<uint64_t>(request.cached_tokens);
