@@ -97,7 +97,8 @@ struct PolicyContext {
   void for_each(int64_t n, const std::function<void(int64_t)>& task) const;
 };
 
-// A test case of the policy conformance suite. With its parameters a sequence of a thousand tokens is compressed often.
+// A test case of the policy conformance suite. Its parameters make the policy compress a sequence of a thousand tokens
+// several times.
 struct PolicyTrial {
   std::string_view name;        // suffix of the policy's name in the suite; "" for the policy itself
   std::string_view parameters;  // a JSON object
@@ -110,10 +111,10 @@ struct PolicyRow {
   std::string_view summary;  // one line for --help
   // Throws CacheError that names the offending key of `parameters`. Unknown keys are errors.
   std::unique_ptr<KvCachePolicy> (*create)(const PolicyContext& context, const nlohmann::json& parameters);
-  // Whether the last entries of its views, at least as many as a sliding window has tokens, are in order of position.
-  // Only such policies run in models with sliding windows.
+  // Whether the last entries of its views are in order of position, at least as many as a sliding window has tokens.
+  // Models with sliding windows refuse all other policies.
   bool in_order = false;
-  // For tests. Not needed if the policy compresses so often with its default parameters.
+  // For tests. May be empty if the policy compresses so often with its default parameters.
   std::vector<PolicyTrial> trials = {};  // the first one is the policy itself
   std::string_view brief_trial = "{}";   // a JSON object: parameters that compress a few hundred tokens
 };

@@ -4,12 +4,12 @@
 // the pass the owner calls truncate() or commit().
 //
 // One thread at a time uses a cache, except for write(). If a function that changes the cache throws, the cache must be
-// discarded. Only truncate() leaves it intact.
+// discarded, except after truncate(), which then has changed nothing.
 //
 // The state of a cache is a function, bit for bit, of the written K and V, their positions, the observed probe queries,
-// the length of the prompt and the check that it follows. It does not depend on how the tokens were divided into
-// passes, as long as no pass crosses a compaction boundary. A preempted sequence is therefore restored by recomputing
-// its prompt and output in a new cache of the same prompt length.
+// the length of the prompt and the check that it follows (LogitCheck). It does not depend on how the tokens were
+// divided into passes; no pass crosses a compaction boundary. So a preempted sequence is restored by recomputing its
+// prompt and output in a new cache of the same prompt length.
 #pragma once
 
 #include <cstdint>
@@ -81,7 +81,7 @@ struct Probe {
 struct LogitCheck {
   int64_t tokens = 0;  // tokens in both caches; 0 if there was no comparison
   bool passed = true;
-  int64_t checks = 0, backoffs = 0;  // comparisons; layers that returned to exact pages after a failed one
+  int64_t checks = 0, backoffs = 0;  // comparisons; layers that returned to exact pages, over all failed comparisons
   // Results of the latest comparison.
   //  - overlap: share of the most likely tokens that both have, [0, 1].
   //  - margin_drift: difference between their margins of the best token over the second, in nats.
@@ -113,16 +113,16 @@ class SequenceCache {
   // Cuts the cache back to n_tokens tokens. If n_tokens is not in [committed(), tokens()], throws CacheError and
   // changes nothing.
   virtual void truncate(int64_t n_tokens) = 0;
-  // Makes the first n_tokens tokens permanent. A commit at next_boundary(), and no other, compresses the cache. Throws
-  // CacheError if n_tokens is less than committed(), or more than tokens() or next_boundary(), or if it is
-  // next_boundary() but not tokens().
+  // Makes the first n_tokens tokens permanent. A commit at next_boundary(), and no other, compresses the cache. The
+  // cache must then hold exactly that many tokens. Throws CacheError if n_tokens is less than committed(), or more than
+  // tokens() or next_boundary(), or if it is next_boundary() but not tokens().
   virtual void commit(int64_t n_tokens) = 0;
   // Returns whether the logits of the next single-token pass should be compared with those of an exact cache. The
   // answer changes only when a boundary is committed. If it is true, the owner
-  //  1. keeps the logits of that pass and sets LogitCheck::tokens to tokens() after it;
-  //  2. creates a new cache, calls its follow() with the check, and recomputes the tokens in it;
-  //  3. calls judge() of the new cache with both rows of logits;
-  //  4. calls follow() with the result for every later cache of the sequence, so that it reaches the same state.
+  //  1. keeps the logits of that pass and sets LogitCheck::tokens to the number of tokens that the cache then holds;
+  //  2. drops the cache, creates a new one, calls its follow() with the check, and recomputes the tokens in it;
+  //  3. calls judge() of the new cache with both rows of logits, and goes on with this cache;
+  //  4. calls follow() with the result in every later cache of the sequence, so that it reaches the same state.
   virtual bool wants_check() const { return false; }
   // Makes the cache stay exact up to check.tokens and apply the results of the check there. REQUIRES: tokens() == 0.
   virtual void follow(const LogitCheck& check) { (void)check; }

@@ -1,6 +1,6 @@
 // Checks requests and prepares them for the engine's queue, before the engine thread sees them.
 //
-// The name means the way into the queue. The Scheduler later decides when a queued sequence starts.
+// It decides whether a request enters the queue. The Scheduler, which admits sequences to passes, decides when it runs.
 #pragma once
 
 #include <atomic>
@@ -20,8 +20,9 @@
 
 namespace smartkv {
 
-// Makes the RequestObjects and keeps them for later requests. Any thread may call any function. The work is done on the
-// caller's thread, but GrammarCompiler has threads of its own. The engine thread calls none of the functions.
+// Makes what a request needs (RequestObjects). Keeps the latest policies, methods and grammars, a bounded number of
+// each, for later requests with the same fields. Any thread but the engine thread may call any function. The work is
+// done on the caller's thread, except that GrammarCompiler has threads of its own.
 class Admission {
  public:
   // All arguments outlive this object. `vocabulary` is the number of tokens that both the model and the tokenizer know.
@@ -69,9 +70,10 @@ class Admission {
   const std::set<TokenId> eos_;  // end-of-sequence tokens
   mutable GrammarCompiler grammars_;
 
-  mutable std::mutex mutex_;                                                        // guards the members below
-  mutable std::map<std::string, std::shared_ptr<const KvCachePolicy>> policies_;    // by request field
-  mutable std::map<std::string, std::shared_ptr<const Speculation>> speculations_;  // by request field
+  mutable std::mutex mutex_;  // guards the members below
+  // By request field, each up to kMostKept.
+  mutable std::map<std::string, std::shared_ptr<const KvCachePolicy>> policies_;
+  mutable std::map<std::string, std::shared_ptr<const Speculation>> speculations_;
 };
 
 }  // namespace smartkv

@@ -115,11 +115,13 @@ struct RequestTimings {
   double prefill_ms = 0;  // from then until the first token of any choice
   double decode_ms = 0;   // from then until the latest event
   double total_ms = 0;
-  double model_ms = 0;         // duration of the model passes in which this request took part
-  double sample_ms = 0;        // sampling, stop strings and detokenization of this request
-  int64_t prefill_chunks = 0;  // passes that computed a part of the prompt, or recomputed tokens without sampling
-  int64_t decode_passes = 0;   // all other passes
-  int64_t preemptions = 0;     // times that a choice was preempted
+  double model_ms = 0;            // duration of the model passes in which this request took part
+  double sample_ms = 0;           // sampling, stop strings and detokenization of this request
+  int64_t prefill_chunks = 0;     // passes that computed a part of the prompt, or recomputed tokens without sampling
+  int64_t decode_passes = 0;      // all other passes
+  int64_t preemptions = 0;        // times that a choice was preempted
+  double preempted_ms = 0;        // time that choices waited after preemptions
+  int64_t recomputed_tokens = 0;  // tokens computed again, after a preemption or a failed pass
 };
 
 // The KV cache of a request, summed over its choices. Pages that choices share count once for each of them. The cache
@@ -131,6 +133,7 @@ struct KvCacheUsage {
   int64_t bytes = 0;         // every byte that the cache holds
   int64_t shared_bytes = 0;  // part of `bytes` in pages shared with other sequences or stored prefixes
   int64_t full_bytes = 0;    // bytes that the full cache would hold for the same tokens
+  TierUse tiers = {};        // of the choices that have finished
   // SequenceCache::details() of one finished choice, the one with the highest index.
   std::map<std::string, double> details = {};
 };
@@ -227,7 +230,7 @@ struct PolicyStats {
   int64_t bytes = 0, full_bytes = 0;  // held by their caches; held by full caches of the same tokens
   // Since the start: prompt tokens computed, without prefix hits, and tokens generated.
   uint64_t prompt_tokens = 0, generation_tokens = 0;
-  TierUse tiers = {};  // how the tokens of these sequences are represented, counted between two passes
+  TierUse tiers = {};  // of the sequences that hold a cache now, counted at most every kTierSeconds
   // Diagnostics of the finished sequences by CacheMetric::name: sums, and distributions over sequences.
   std::map<std::string, double> sums = {};
   std::map<std::string, Histogram> distributions = {};

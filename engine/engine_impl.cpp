@@ -175,11 +175,11 @@ void EngineImpl::log_preemption(const Scheduler::Preemption& preemption) {
        {"free_bytes", std::to_string(preemption.free)}});
 }
 
-void EngineImpl::log_resumption(const Sequence& choice, Clock::time_point preempted) {
+void EngineImpl::log_resumption(const Sequence& choice, double waited_ms) {
   log(LogLevel::kInfo, "resumed",
       {{"id", choice.request->generation.id},
        {"choice", std::to_string(choice.index)},
-       {"waited_ms", std::to_string(milliseconds_since(preempted))}});
+       {"waited_ms", std::to_string(waited_ms)}});
 }
 
 // Handles an exception that cannot be blamed on one sequence. The usual cause is a lack of memory.
@@ -339,7 +339,11 @@ void EngineImpl::plan_batch() {
   for (ScheduledSequence* admitted : plan_.admitted) {
     Sequence& choice = *choice_of(admitted);
     Request& request = *choice.request;
-    if (const auto preempted = std::exchange(choice.preempted, std::nullopt)) log_resumption(choice, *preempted);
+    if (const auto preempted = std::exchange(choice.preempted, std::nullopt)) {
+      const double waited_ms = milliseconds_since(*preempted);
+      request.preempted_ms += waited_ms;
+      log_resumption(choice, waited_ms);
+    }
     if (request.prefixes == nullptr || std::exchange(request.counted, true)) continue;
     queries += static_cast<uint64_t>(request.prompt_tokens());
     hits += static_cast<uint64_t>(request.cached_tokens);

@@ -100,7 +100,7 @@ class EngineImpl final : public Engine {
   void plan_batch();
   void log_step(double pass_ms) const;  // at level debug
   static void log_preemption(const Scheduler::Preemption& preemption);
-  static void log_resumption(const Sequence& choice, Clock::time_point preempted);
+  static void log_resumption(const Sequence& choice, double waited_ms);
   void look_up_prefixes();
   bool waits_for_files();
   std::optional<int64_t> waits_for_prefix(const Sequence& waiting);

@@ -112,11 +112,12 @@ void EngineImpl::count_tokens(const BatchRow& row) {
   const bool checks = !row.choice->checked_logits.empty();
   // A last token that was sampled was in no pass yet, so it is not recomputed.
   const int64_t sampled = !checks && row.samples && row.choice->n_output > 0 ? 1 : 0;
+  const int64_t again = row.n_tokens - fresh - sampled;
+  if (!checks) request->recomputed_tokens += again;
   const std::lock_guard lock(mutex_);
   recorder_.stats.prompt_tokens += static_cast<uint64_t>(fresh);
   policy_stats(*request).prompt_tokens += static_cast<uint64_t>(fresh);
-  (checks ? recorder_.stats.logit_check_tokens : recorder_.stats.recomputed_tokens) +=
-      static_cast<uint64_t>(row.n_tokens - fresh - sampled);
+  (checks ? recorder_.stats.logit_check_tokens : recorder_.stats.recomputed_tokens) += static_cast<uint64_t>(again);
 }
 
 // Completes a prompt whose last token's logits are there. Gives the other choices rows of their own, which invalidates
@@ -227,6 +228,7 @@ void EngineImpl::finish_choice(Request* request, Sequence* choice, GenerationEve
     choice->keep_prefix();
   }
   choice->cache_details = choice->cache->details();
+  choice->cache_tiers = tier_use(*choice->cache, parts_.cache_shape);
   const RequestUsage usage = request->usage(Clock::now());
   scheduler_.remove(choice);
   choice->finish();

@@ -1,5 +1,6 @@
-// A sequence's hold on one state of the prefix cache: the state from which its cache resumes or, without a prefix hit,
-// the first state that it stores. The cache of a mirrored draft has a claim of its own.
+// A sequence's hold on one state of the prefix cache, which keeps that state from being evicted early: the state from
+// which the sequence's cache resumes or, without a prefix hit, the first state that it stores. The cache of a mirrored
+// draft has a claim of its own.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ class PrefixClaim {
   // Finds a cache for the prompt and claims its state. See PrefixCache::find() for the parameters and the result.
   std::unique_ptr<SequenceCache> find(PrefixCache* prefixes, const std::string& key, const KvCachePolicy& policy,
                                       std::span<const int32_t> prompt, int64_t* diverges_at, int64_t most);
-  // Holds State::running from now on, because the sequence runs with the state's pages.
+  // Counts the sequence among those that run with the state's pages (State::running).
   void run() { running_ = state_ == nullptr ? nullptr : state_->running; }
   // Sets the bytes that the cache holds when the sequence starts.
   void begin(int64_t bytes) { bytes_ = bytes; }

@@ -77,6 +77,8 @@ RequestTimings Request::timings(Clock::time_point now) const {
   timings.prefill_chunks = prefill_chunks;
   timings.decode_passes = decode_passes;
   timings.preemptions = preemptions;
+  timings.preempted_ms = preempted_ms;
+  timings.recomputed_tokens = recomputed_tokens;
   return timings;
 }
 
@@ -100,6 +102,7 @@ RequestUsage Request::usage(Clock::time_point now) const {
     usage.kv_cache.bytes += choice.cache_stats.bytes;
     usage.kv_cache.shared_bytes += choice.cache_stats.shared_bytes;
     usage.kv_cache.full_bytes += choice.cache_stats.full_bytes;
+    usage.kv_cache.tiers += choice.cache_tiers;
     if (!choice.cache_details.empty()) usage.kv_cache.details = choice.cache_details;
   }
   return usage;

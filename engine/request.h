@@ -81,8 +81,8 @@ struct Request : RequestObjects {
 
   Clock::time_point submitted;
   std::optional<Clock::time_point> scheduled, first_token;
-  double model_ms = 0, draft_ms = 0;
-  int64_t prefill_chunks = 0, decode_passes = 0, preemptions = 0;
+  double model_ms = 0, draft_ms = 0, preempted_ms = 0;
+  int64_t prefill_chunks = 0, decode_passes = 0, preemptions = 0, recomputed_tokens = 0;
 };
 
 }  // namespace smartkv

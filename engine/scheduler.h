@@ -10,8 +10,9 @@
 //
 // Memory goes by age. If there is not enough for the next tokens of a sequence, the scheduler tries, in this order:
 //  1. Evict states of the prefix cache that no sequence needs (PrefixCache::Evict::kUnheld).
-//  2. Compute fewer tokens, or defer the sequence to a later pass, because older sequences return memory at compaction
-//     boundaries. The oldest sequence skips this step, as does one that was deferred `most_deferred` times in a row.
+//  2. Compute fewer tokens, or none in this pass (the sequence is *deferred*), because older sequences return memory at
+//     compaction boundaries. The oldest sequence skips this step, as does one that was deferred `most_deferred` times
+//     in a row.
 //  3. Evict states of Evict::kUnused. A sequence that runs alone may evict any state.
 //  4. Preempt the youngest running sequences. If this is the youngest one, it is deferred again.
 // So the oldest sequence always makes progress.
@@ -31,11 +32,10 @@
 //    running sequences that share the prefix. Being overtaken by one of them counts as a quarter, because the work that
 //    a prefix hit saves shortens the wait of all.
 //  - A sequence whose prefix a running sequence is computing waits for that prefix. Memory is set aside for it
-//    meanwhile. Otherwise the prefix might be evicted for a sequence that overtakes it. If the waiting sequence has no
-//    prefix hit yet, sequences with one may still take that memory, because they go first.
+//    meanwhile, so that the prefix is not evicted for a sequence that overtakes it. Sequences with a prefix hit may
+//    take that memory if the waiting one has none yet, because they go first.
 //  - Admission evicts states of Evict::kUnused only for a sequence whose prefix running sequences share, or that may
-//  not
-//    be overtaken.
+//    not be overtaken.
 //
 // Prompts share the work of a pass.
 //  - The oldest prompt gets as much work as it can use. Younger ones get the rest, by age.
@@ -67,7 +67,7 @@ class ScheduledSequence {
   virtual int64_t pass_limit() const = 0;  // most tokens that its next pass may compute; at least 1
   // Returns the most by which the bytes in use can rise, at any moment, in a pass over its next n tokens.
   virtual int64_t max_growth(int64_t n) const = 0;
-  // Returns the rows of logits that a pass over its next n tokens yields. They are scratch memory of that pass.
+  // Returns the rows of logits that a pass over its next n tokens yields. They are held during that pass only.
   virtual int64_t logit_rows(int64_t n) const { return n == left() ? 1 : 0; }
   virtual int64_t held() const = 0;  // bytes that it holds now
   // Returns the bytes of offload memory that each of its slots reserves while it runs. Offload memory is not shared.

@@ -95,6 +95,7 @@ struct Sequence final : ScheduledSequence {
   std::unique_ptr<DraftSequence> draft;         // null without speculation, and whenever `cache` is null
   CacheStats cache_stats;                       // after the last pass
   std::map<std::string, double> cache_details;  // SequenceCache::details(), set when the sequence finishes
+  TierUse cache_tiers = {};                     // set when the sequence finishes
   int64_t draft_bytes = 0;                      // held by the draft's cache after the last pass
   // Part of cache_stats.shared_bytes that the sequence will probably replace by pages of its own.
   int64_t shared_once = 0;

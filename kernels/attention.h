@@ -46,9 +46,9 @@ struct KvSegment {
   const void* k = nullptr;
   const void* v = nullptr;  // kDense and kCut: V, laid out as `k`. kIndexed: the rows
   int64_t head_stride = 0;  // bytes; not used for the rows of kIndexed
-  // kIndexed: how much this page adds to the number of tokens that each KV head of a query reads from all indexed
-  // pages; at least 1. With kPageTokens this page is read whole. REQUIRES: an indexed page has no bias and is for all
-  // KV heads, and there is no window.
+  // kIndexed: this page's share, at least 1, of the tokens that each KV head of a query may read: it reads as many
+  // tokens as the shares of all indexed pages add up to, wherever they lie. A page with the share kPageTokens is read
+  // whole. REQUIRES: an indexed page has no bias and is for all KV heads, and there is no window.
   int32_t read = 0;
   int32_t row_bits = 0;            // kIndexed: bits of quantized rows, 4 or 8; 0 for dense rows
   QuantizedLayout quantized = {};  // kQuantized; kIndexed: layout of the index
@@ -139,10 +139,10 @@ struct AttentionScratch {
 // Computes softmax(scale q K^T + bias) V for all tasks. Throws std::invalid_argument for a shape or a segment that it
 // does not support.
 //
-// A query's result depends, bit for bit, only on its own segments, which includes how its tokens are divided into them.
-// It does not depend on the other tasks, the number of queries in the call or the number of threads, because every
-// split has the same number of segments. If tasks begin with the same pages and have the same, small number of queries,
-// these pages are read only once (Hydragen, Juravsky et al. 2024).
+// A query's result depends, bit for bit, on its own segments only, and on how its tokens are divided into them. It does
+// not depend on the other tasks, the number of queries in the call or the number of threads, because work is split at
+// fixed numbers of segments. Tasks that begin with the same pages and have the same, small number of queries read
+// these pages together, once (Hydragen, Juravsky et al. 2024).
 //
 // Each KV head of a query reads only the most promising tokens of indexed pages, as many as the pages' `read` adds up
 // to. A token's promise is its attention probability according to the index, summed over the KV head's query heads. The

@@ -31,18 +31,18 @@ class KvAttention {
   // Applies qk-norm and the rotary embedding. REQUIRES: all pointers of `rows` are memory of allocate().
   virtual void qk_norm_rope(const AttentionShape& shape, const HeadRows& rows) = 0;
   // Writes new rows of K and V. Thread-safe for disjoint slots. The rows must stay valid until the next call of
-  // attention(), attention_mass(), apply_writes() or forget_writes() has returned. REQUIRES: all of these
-  // calls have the same n_kv_heads and head_dim.
+  // attention(), attention_mass(), apply_writes() or forget_writes() has returned. REQUIRES: all writes until then have
+  // the same n_kv_heads and head_dim.
   virtual void write(KvType type, int64_t n_kv_heads, int64_t head_dim, const PageWrite& rows) = 0;
   virtual void forget_writes() noexcept = 0;  // drops queued writes after a pass has failed
   virtual void apply_writes() = 0;            // applies queued writes now, so that the following jobs see them
   // Whether some pages are in pinned host memory at present. If so, prefetch() should be called with the segments of a
-  // layer before attention() reads them, at most one layer ahead.
+  // layer before attention() reads them: while the layer before it is computed, not earlier.
   virtual bool prefetches() const { return false; }
   virtual void prefetch(std::span<const KvSegment> segments) { (void)segments; }
-  // See kernels/attention.h; bit-exact if batch_invariant(). Results in host memory are valid on return. The results of
-  // attention_mass() must be in host memory. REQUIRES: one thread at a time calls attention(), attention_mass(),
-  // apply_writes() and qk_norm_rope(), and no write() runs meanwhile.
+  // Compute what kernels/attention.h defines: the same bits if batch_invariant(), else values within rounding. Results
+  // in host memory are valid on return. The results of attention_mass() must be in host memory. REQUIRES: one thread at
+  // a time calls attention(), attention_mass(), apply_writes() and qk_norm_rope(), and no write() runs meanwhile.
   virtual void attention(const AttentionShape& shape, std::span<const AttentionTask> tasks) = 0;
   virtual void attention_mass(const AttentionShape& shape, std::span<const AttentionMassTask> tasks) = 0;
 };

@@ -5,13 +5,14 @@
 //  - The contents of pages, to which KvSegment::k and v and TokenPlace point, may be device memory. The host must not
 //    dereference these pointers; it uses the jobs below.
 //  - Everything else (queries, rows, results, biases, channel orders, lists of segments, jobs) is host memory.
-//  - Exceptions: the rows of write(), the queries and results of attention() and the queries of attention_mass() may
-//    also be memory of allocate(). The caller's own work on them must be ordered by the device's legacy default stream.
+//  - Exceptions: the rows of qk_norm_rope() must be memory of allocate(). The rows of write(), the queries and results
+//    of attention() and the queries of attention_mass() may be. A caller that also works on these itself does so in the
+//    device's legacy default stream, with which the backend stays in order.
 //
 // Order.
 //  - REQUIRES: the jobs of one call are independent. No job reads or writes memory that another one writes.
-//  - Jobs take effect in the order of the calls. They may be queued until the next call of attention(),
-//    attention_mass(), apply_writes(), finish(), prefetch(), download() or upload().
+//  - The functions of PageOps are jobs. They take effect in the order of the calls, at the latest in the next call of
+//    attention(), attention_mass(), apply_writes(), finish(), prefetch(), download() or upload().
 //  - write() is not a job: its rows may reach their pages as late as in the next call of attention(), attention_mass()
 //    or apply_writes(), after all jobs that are queued by then.
 //  - A page may be released while jobs on it are queued.
@@ -36,7 +37,7 @@ class KvMemory {
  public:
   virtual ~KvMemory() = default;
   // Returns zeroed memory for pages, aligned to 64 bytes; null for 0 bytes. Throws std::bad_alloc. The zeroing may be
-  // queued like a job: call finish() before anything other than a job writes there.
+  // queued like a job, so call finish() before anything but jobs and write() writes there.
   virtual std::byte* allocate(size_t bytes) = 0;
   virtual void release(std::byte* memory, size_t bytes) noexcept = 0;
   virtual bool holds(const void* address) const = 0;  // whether it is in memory of allocate(); always true on the CPU
@@ -59,8 +60,8 @@ class KvBackend : public KvMemory, public PageOps, public KvAttention {
   bool cuts_pages() const override { return false; }
   void cut(KvType type, int64_t head_dim, std::span<const PageCut> pages) override;
 
-  // Returns a backend for the same device that allocates pages in pinned host memory. attention() of this backend
-  // accepts both kinds of pages. Null on the CPU.
+  // Returns a second backend for the same device, which allocates its pages in pinned host memory. The first one's
+  // attention() accepts the pages of both. Null on the CPU.
   virtual std::shared_ptr<KvBackend> with_host_pages() { return nullptr; }
   // Returns the device sampler, which samples tokens from logits in memory of allocate(), ordered by the legacy default
   // stream. Null if there is none.

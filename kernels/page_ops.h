@@ -34,8 +34,8 @@ struct PageCopy {
 struct PageSource {
   std::span<const TokenPlace> tokens = {};  // [n_heads, kPageTokens], in the order of the new page
   const KvSegment* quantized = nullptr;     // a quantized page
-  // With `quantized`: a second quantized page, which supplies some channels of K instead. They are the first
-  // residual_columns channels in its own channel order. May be null.
+  // With `quantized`: a second quantized page of the same tokens. The first residual_columns channels of its channel
+  // order are read from it instead. May be null.
   const KvSegment* residual = nullptr;
   int64_t residual_columns = 0;
 };
@@ -61,7 +61,7 @@ struct PageCut {
 };
 
 // Reads tokens [first, first + n) of KV heads [head, head + n_heads) as f32. REQUIRES: the page is dense, quantized or
-// indexed. The values of an indexed page are those of its index.
+// indexed. Of an indexed page, the values of its index are read, not its rows.
 struct PageRead {
   KvSegment page;
   int64_t head = 0, n_heads = 1;

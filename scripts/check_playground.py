@@ -136,7 +136,8 @@ class Fake:
         self.requests.append(route.request.post_data_json)
         text = self.answers.pop(0)
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0},
-                 "kv_cache": {"bytes": 1, "full_bytes": 1, "tokens": 1, "tokens_kept": 1, "policy": "full"}}
+                 "kv_cache": {"bytes": 1, "full_bytes": 1, "tokens": 1, "tokens_kept": 1, "policy": "full",
+                              "tiers": {"exact": 1}}}
         chunk = {"id": "fake", "usage": usage}
         events = [{**chunk, "choices": [{"drafts": [{"origin": "model", "text": text[i:i + self.piece]}]}]}
                   for i in range(0, len(text), self.piece)]

@@ -5,8 +5,8 @@
 # another. Exits with 77 if there is no GPU. Once built, it takes minutes:
 #  - It runs the tests, and again under compute-sanitizer, if that is installed beside nvcc.
 #  - It prints how near attention comes to the memory's bandwidth.
-#  - With SMARTKV=PROGRAM (built with -DSMARTKV_CUDA=ON and a LibTorch with CUDA) and MODEL=FILE (a model in 16 bits),
-#    it measures decoding with several cache formats, with and without CUDA graphs.
+#  - With SMARTKV=PROGRAM (built with -DSMARTKV_CUDA=ON and a LibTorch with CUDA) and MODEL=FILE, it compares answers of
+#    servers on the GPU and on the CPU, and measures decoding with several cache formats, with and without CUDA graphs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
@@ -64,10 +64,12 @@ fi
 step "Measuring how near attention comes to the memory's bandwidth"
 "$folder/cuda_roofline"
 if [ -n "${SMARTKV:-}" ]; then
+  step "Comparing a server on the GPU with one on the CPU"
+  scripts/check_gpu.py --smartkv "$SMARTKV" --model "${MODEL:?a model}"
   for policy in full k8v8 k4v4; do
     for graphs in on off; do
       step "Decoding with $policy, CUDA graphs $graphs"
-      "$SMARTKV" bench --backend torch --device cuda:0 --cuda-graphs "$graphs" --model "${MODEL:?a model in 16 bits}" \
+      "$SMARTKV" bench --backend torch --device cuda:0 --cuda-graphs "$graphs" --model "$MODEL" --weights bf16 \
         --prompts 2048 --depths 8192 --batches 1,32 --repetitions 2 --kv-cache "$policy"
     done
   done

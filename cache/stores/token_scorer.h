@@ -25,7 +25,7 @@ class ScorerTraits {
  public:
   virtual ~ScorerTraits() = default;
   virtual std::string_view name() const = 0;
-  // Whether scores of different layers and KV heads share one scale.
+  // Whether scores of different layers and KV heads can be compared with each other.
   virtual bool comparable() const { return true; }
   // Whether score() also writes importance: how strongly the model attends to a token when it repeats the text.
   virtual bool knows_importance() const { return false; }

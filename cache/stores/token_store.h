@@ -54,14 +54,16 @@ struct StoreProbe {
 
 // The bytes of a store at a moment of its sequence. Where contents decide, they are upper bounds.
 struct StoreBytes {
-  // Pages of all layers. A page that is shared now and replaced until then counts as well, because it stays with the
-  // other holder.
+  // Pages of all layers. If a page that is shared now will be replaced by then, both it and the new page count, because
+  // the other holder keeps the old one.
   int64_t pages = 0;
   int64_t state = 0;  // everything else
-  // The boundary Moment::last takes more for a while. There are two bounds, of which the smaller one counts:
-  //  - working: what the store's pages and state exceed by the larger of their bytes before and after the boundary;
-  //  - prepared and take: what prepare() adds, or take() in all layers although their tail is freed; and by layer what
-  //    take() adds until then. An empty `take` means that each layer takes an equal share of the new pages.
+  // While the boundary Moment::last is committed, a store may hold more than before and after it. It bounds that in two
+  // ways, and the smaller bound counts:
+  //  - working: the most that pages and state together exceed the larger of their sums before and after the boundary.
+  //  - prepared: bytes that prepare() adds, or that take() adds and holds until all layers are done.
+  //    take: by layer, the bytes that take() adds before the layer's tail is freed. If empty, each layer adds an equal
+  //    share of the new pages.
   int64_t working = 0;
   int64_t prepared = 0;
   std::vector<int64_t> take = {};
@@ -116,8 +118,8 @@ class TokenStore {
   }
 
   // Returns the bytes at a moment to come, which is not before view.now(). All bounds of a sequence's and a policy's
-  // bytes follow from these (staged_bytes.h). An empty store answers for the whole life of a sequence. If no prompt's
-  // length is given (prompt_tokens 0), the bytes are those after any prompt that has ended by then.
+  // bytes follow from these (staged_bytes.h). A store without tokens can be asked about any moment of a sequence. If
+  // the prompt's length is unknown (prompt_tokens 0), the bytes are a bound for every prompt that has ended by then.
   virtual StoreBytes bytes_at(const StageView& view, const Moment& then) const = 0;
 
   // save() writes the whole state. load() restores it into a new store, before any other call. `view` is that of the

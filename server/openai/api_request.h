@@ -38,7 +38,7 @@ ApiRequest parse_completion(std::string_view body, const ServedModel& model);
 ApiRequest parse_chat(std::string_view body, const ServedModel& model);
 ApiRequest read_chat(const Json& body, const ServedModel& model);
 
-// The steps that both endpoints share. All but make_id() throw ApiError.
+// The steps that chat, completions and responses share. All but make_id() throw ApiError.
 Json parse_body(std::string_view body);
 std::string make_id(std::string_view prefix);  // returns `prefix` and 24 random characters
 void read_model(FieldReader& fields, const ServedModel& model, ApiRequest* request);

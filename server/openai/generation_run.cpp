@@ -61,9 +61,12 @@ RequestUsage GenerationRun::usage() const {
     total.kv_cache.bytes += one.kv_cache.bytes;
     total.kv_cache.shared_bytes += one.kv_cache.shared_bytes;
     total.kv_cache.full_bytes += one.kv_cache.full_bytes;
+    total.kv_cache.tiers += one.kv_cache.tiers;
     total.speculation.add(one.speculation);
     RequestTimings& sum = total.timings;
     sum.preemptions += one.timings.preemptions;
+    sum.preempted_ms += one.timings.preempted_ms;
+    sum.recomputed_tokens += one.timings.recomputed_tokens;
     if (one.timings.total_ms > sum.total_ms) {
       sum.queued_ms = one.timings.queued_ms;
       sum.prefill_ms = one.timings.prefill_ms;

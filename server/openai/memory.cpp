@@ -1,6 +1,6 @@
 #include "server/openai/memory.h"
 
-#include <cmath>
+#include "server/openai/usage.h"
 
 namespace smartkv::openai {
 
@@ -15,18 +15,8 @@ const char* state_name(LiveSequence::State state) {
   return "waiting";
 }
 
-// Returns the shares by tier, rounded to multiples of `unit`. Tiers that hold nothing are left out.
-Json tiers_json(const TierShares& tiers, double unit) {
-  Json json = Json::object();
-  for (size_t tier = 0; tier < kTiers; ++tier) {
-    if (const double rounded = std::round(tiers[tier] / unit) * unit; rounded > 0)
-      json[std::string(tier_name(tier))] = rounded;
-  }
-  return json;
-}
-
 Json sequence_json(const LiveSequence& live) {
-  static constexpr double kTokens = 0x1p-3, kShare = 0x1p-10;  // means over heads have long fractions
+  static constexpr double kShare = 0x1p-10;
   Json json = {{"id", live.id},
                {"choice", live.choice},
                {"state", state_name(live.state)},
@@ -41,7 +31,7 @@ Json sequence_json(const LiveSequence& live) {
                {"shared_bytes", live.cache.shared_bytes},
                {"full_bytes", live.cache.full_bytes},
                {"draft_bytes", live.draft_bytes},
-               {"tokens", tiers_json(live.tiers, kTokens)},
+               {"tokens", tiers_json(live.tiers, kTierTokens)},
                {"spans", Json::array()}};
   for (const TierSpan& span : live.spans) {
     json["spans"].push_back({{"first", span.first}, {"end", span.end}, {"tiers", tiers_json(span.shares, kShare)}});

@@ -27,12 +27,19 @@ constexpr const char* kSchemas = R"({
     "prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"}, "total_tokens": {"type": "integer"},
     "prompt_tokens_details": {"type": "object"}, "completion_tokens_details": {"type": "object"}, "speculative": {"type": "object"},
     "seed": {"type": "integer"},
-    "kv_cache": {"type": "object", "required": ["policy", "tokens", "tokens_kept", "bytes", "shared_bytes", "full_bytes"], "properties": {
+    "kv_cache": {"type": "object", "required": ["policy", "tokens", "tokens_kept", "bytes", "shared_bytes", "full_bytes", "tiers"], "properties": {
       "policy": {"type": "string"}, "tokens": {"type": "integer"}, "tokens_kept": {"type": "integer"}, "bytes": {"type": "integer"},
-      "shared_bytes": {"type": "integer"}, "full_bytes": {"type": "integer"}, "details": {"type": "object"}}}}},
+      "shared_bytes": {"type": "integer"}, "full_bytes": {"type": "integer"}, "tiers": {"$ref": "#/components/schemas/Tiers"},
+      "details": {"type": "object"}}}}},
+  "Timings": {"type": "object", "properties": {
+    "queued_ms": {"type": "number"}, "prefill_ms": {"type": "number"}, "decode_ms": {"type": "number"}, "total_ms": {"type": "number"},
+    "model_ms": {"type": "number"}, "sample_ms": {"type": "number"}, "preempted_ms": {"type": "number"},
+    "prefill_chunks": {"type": "integer"}, "decode_passes": {"type": "integer"}, "preemptions": {"type": "integer"},
+    "recomputed_tokens": {"type": "integer"},
+    "prefill_tokens_per_second": {"type": "number"}, "decode_tokens_per_second": {"type": "number"}}},
   "Completion": {"type": "object", "required": ["id", "object", "created", "model", "choices", "usage", "timings"], "properties": {
     "id": {"type": "string"}, "object": {"enum": ["chat.completion", "text_completion"]}, "created": {"type": "integer"},
-    "model": {"type": "string"}, "system_fingerprint": {"type": "string"}, "timings": {"type": "object"},
+    "model": {"type": "string"}, "system_fingerprint": {"type": "string"}, "timings": {"$ref": "#/components/schemas/Timings"},
     "usage": {"$ref": "#/components/schemas/Usage"},
     "choices": {"type": "array", "items": {"type": "object", "required": ["index", "logprobs", "finish_reason"], "properties": {
       "index": {"type": "integer"}, "finish_reason": {"enum": ["stop", "length", "tool_calls"]}, "logprobs": {"type": ["object", "null"]},

@@ -1,6 +1,7 @@
 #include "server/openai/usage.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace smartkv::openai {
 
@@ -9,6 +10,15 @@ namespace {
 double per_second(int64_t count, double ms) { return ms > 0 ? 1000.0 * static_cast<double>(count) / ms : 0; }
 
 }  // namespace
+
+Json tiers_json(const TierShares& tiers, double unit) {
+  Json json = Json::object();
+  for (size_t tier = 0; tier < kTiers; ++tier) {
+    if (const double rounded = std::round(tiers[tier] / unit) * unit; rounded > 0)
+      json[std::string(tier_name(tier))] = rounded;
+  }
+  return json;
+}
 
 Json usage_json(const RequestUsage& usage) {
   const SpeculationUsage& speculation = usage.speculation;
@@ -28,7 +38,8 @@ Json usage_json(const RequestUsage& usage) {
                  {"tokens_kept", cache.tokens_kept},
                  {"bytes", cache.bytes},
                  {"shared_bytes", cache.shared_bytes},
-                 {"full_bytes", cache.full_bytes}}},
+                 {"full_bytes", cache.full_bytes},
+                 {"tiers", tiers_json(cache.tiers.tokens, kTierTokens)}}},
                {"seed", usage.seed}};
   if (!cache.details.empty()) json["kv_cache"]["details"] = cache.details;
   if (speculation.method != "off") {
@@ -63,6 +74,8 @@ Json timings_json(const RequestUsage& usage) {
       {"prefill_chunks", timings.prefill_chunks},
       {"decode_passes", timings.decode_passes},
       {"preemptions", timings.preemptions},
+      {"preempted_ms", timings.preempted_ms},
+      {"recomputed_tokens", timings.recomputed_tokens},
       {"prefill_tokens_per_second", per_second(computed, timings.prefill_ms)},
       // The first token is the result of the prefill.
       {"decode_tokens_per_second", per_second(std::max<int64_t>(0, usage.completion_tokens - 1), timings.decode_ms)}};

@@ -80,6 +80,8 @@ function setComparing(comparing) {
 
 const view = () => (at('plain').checked ? 'plain' : 'formatted');
 
+const showRejected = () => document.body.classList.toggle('accepted-only', !at('rejected').checked);
+
 function saveSettings() {
   const kept = store.settings;
   const settings = {comparing: panels.length === 2, panels: kept.panels ?? []};
@@ -97,6 +99,7 @@ function loadSettings() {
     if (at(id).type === 'checkbox') at(id).checked = settings[id] === true;
     else at(id).value = settings[id];
   }
+  showRejected();
   panels[0].log.setView(view());
   setComparing(settings.comparing === true);
 }
@@ -471,6 +474,7 @@ at('compare').addEventListener('click', () => {
 });
 at('delete-all').addEventListener('click', deleteAll);
 at('keep').addEventListener('change', () => setKeeps(at('keep').checked));
+at('rejected').addEventListener('change', showRejected);
 at('plain').addEventListener('change', () => {
   for (const panel of panels) panel.log.setView(view());
   markDifference();

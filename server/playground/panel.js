@@ -199,7 +199,7 @@ export class Panel {
         `${draw.count(cache.tokens_kept)} of ${draw.count(cache.tokens)} tokens kept (${cache.policy})`;
     draw.bar(parts['bytes-bar'], [['held', cache.bytes]], cache.full_bytes, `${share} of the full cache`);
     this.log.brief.textContent = `KV cache: ${draw.bytes(cache.bytes)}, ${share} of the full one's (${cache.policy})`;
-    if (parts.tiers.textContent === '–') parts.tiers.textContent = 'not read: the answer ended first';
+    if (Object.keys(cache.tiers).length > 0) this.showKept(cache.tiers);  // at the answer's end
     parts.prompt.textContent = `${draw.count(cached)} of ${draw.count(prompt)} tokens were cached`;
     draw.bar(parts['prompt-bar'], [['cached', cached]], prompt, `${draw.percent(cached, prompt)} cached`);
     if (!speculative) {
@@ -221,12 +221,17 @@ export class Panel {
 
   // `live`: the answer's sequence, as /v1/kv tells it.
   showTiers(live) {
-    const kept = Object.entries(live.tokens);
-    const words = ([tier, n]) => `${draw.count(Math.round(n))} ${tier.replace('_', '-')}`;
-    this.parts.tiers.replaceChildren(...kept.flatMap((one) => [draw.swatch(`tier-${one[0]}`), `${words(one)} `]));
-    draw.tiers(this.parts['tiers-map'], live.spans, `tokens by what is kept of them: ${kept.map(words).join(', ')}`);
+    const words = this.showKept(live.tokens);
+    draw.tiers(this.parts['tiers-map'], live.spans, `tokens by what is kept of them: ${words.join(', ')}`);
     this.spans = live.spans;
     this.paintPrompt();
+  }
+
+  // `tokens`: how many of each tier. Returns them in words.
+  showKept(tokens) {
+    const kept = Object.entries(tokens).map(([tier, n]) => [tier, `${draw.count(Math.round(n))} ${tier.replace('_', '-')}`]);
+    this.parts.tiers.replaceChildren(...kept.flatMap(([tier, words]) => [draw.swatch(`tier-${tier}`), `${words} `]));
+    return kept.map(([, words]) => words);
   }
 
   // The server's own times once they are there; until then what the browser sees.

@@ -634,6 +634,7 @@ TEST_F(EngineTest, TimingsAndCountersAddUp) {
   EXPECT_EQ(usage.completion_tokens, 6);
   EXPECT_EQ(usage.kv_cache.tokens, 25);
   EXPECT_EQ(usage.kv_cache.bytes, 64 * fake_cache_shape().bytes_per_token());
+  EXPECT_EQ(usage.kv_cache.tiers.tokens[kExactTier], 25);
 
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.prompt_tokens, 20);

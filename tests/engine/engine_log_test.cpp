@@ -23,13 +23,24 @@ class EngineLogTest : public EngineTest {
     request.kv_cache = {{"policy", "streaming"}, {"tokens", 192}};
     const auto stream = engine->submit(std::move(request));
     read_all(*stream, 4);
-    EXPECT_GT(stream->usage().timings.preemptions, 0);
+    timings = stream->usage().timings;
+    EXPECT_GT(timings.preemptions, 0);
     recomputed = engine->stats().recomputed_tokens;
     engine.reset();
     return ::testing::internal::GetCapturedStderr();
   }
 
+  // Returns the sum of the numbers behind each `name` in the log.
+  static double sum(const std::string& log, const std::string& name) {
+    double result = 0;
+    for (size_t at = log.find(name); at != log.npos; at = log.find(name, at + 1)) {
+      result += std::stod(log.substr(at + name.size()));
+    }
+    return result;
+  }
+
   uint64_t recomputed = 0;
+  RequestTimings timings;
 };
 
 TEST_F(EngineLogTest, DebugTellsStepsAndCompactions) {
@@ -49,13 +60,11 @@ TEST_F(EngineLogTest, InfoTellsPreemptionsAndNothingOfTheRest) {
   EXPECT_THAT(log, Not(ContainsRegex(" debug ")));
 }
 
-TEST_F(EngineLogTest, WhatItSaysIsRecomputedIsCounted) {
-  std::string log = log_of_a_tight_run();
-  uint64_t said = 0;
-  for (size_t at = log.find("recomputes="); at != log.npos; at = log.find("recomputes=", at + 1)) {
-    said += std::stoull(log.substr(at + 11));
-  }
-  EXPECT_EQ(said, recomputed);
+TEST_F(EngineLogTest, WhatItSaysOfPreemptionsIsCounted) {
+  const std::string log = log_of_a_tight_run();
+  EXPECT_EQ(sum(log, "recomputes="), static_cast<double>(recomputed));
+  EXPECT_EQ(timings.recomputed_tokens, static_cast<int64_t>(recomputed));
+  EXPECT_NEAR(sum(log, "waited_ms="), timings.preempted_ms, 1e-3);
 }
 
 }  // namespace
