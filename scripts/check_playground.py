@@ -581,8 +581,8 @@ def check_stop(watched):
     watched.reload()
     expect(page.locator(".assistant .note")).to_have_text("Stopped.")
     expect(body).not_to_be_empty()
-    partial = watched.stored()
-    text = next(one["turns"][0]["answers"][0]["text"] for one in partial if one["title"] == "Tell a very long story.")
+    answers = [one["turns"][0]["answers"][0] for one in watched.stored() if one["title"] == "Tell a very long story."]
+    text = next(answer["text"] for answer in answers if answer.get("note") == "Stopped.")
     with Fake(watched, "Gladly.") as fake:
         page.locator("#prompt").focus()
         watched.ask("Go on.")
