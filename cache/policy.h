@@ -22,6 +22,7 @@ namespace smartkv {
 class ThreadPool;
 class Gate;           // cache/policies/gated_eviction/gate.h
 struct ChannelWorth;  // cache/policies/channel_packed/cut_options.h
+struct Sensitivity;   // cache/policies/calibrated/sensitivity.h
 
 // Thread-safe. A policy's caches own what they need of it and may outlive it.
 class KvCachePolicy {
@@ -67,6 +68,9 @@ struct PolicyContext {
   // Returns the worth of the model's channels, read from a file of `smartkv train-probe`. `name` is the one that
   // requests use for the file. Throws CacheError. Null in a context without such files.
   std::function<std::shared_ptr<const ChannelWorth>(const std::string& name)> load_worth = {};
+  // Returns how much the error of each channel matters to the model. Throws CacheError. Null in a context of a model
+  // that is not calibrated.
+  std::function<std::shared_ptr<const Sensitivity>()> load_sensitivity = {};
   SlidingWindow window = {};
   // The KV heads of the model that this tensor-parallel rank holds; null if it holds all. `shape` counts only these.
   std::shared_ptr<ModelHeads> heads = {};

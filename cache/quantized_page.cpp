@@ -60,7 +60,47 @@ QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool,
   pool->backend()->upload(in->bytes(data_.size()).data(), data_.size(), data_.data());
 }
 
+QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const kernels::WidthTable> table,
+                             int64_t i)
+    : n_heads_(pool->shape().n_kv_heads),
+      head_stride_(0),
+      table_(std::move(table)),
+      middle_(table_->rotations->middle(i)),
+      data_(pool->backend(), static_cast<size_t>(table_->bytes)),
+      charge_(pool, table_->bytes) {}
+
+QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const kernels::WidthTable> table,
+                             int64_t i, const kernels::PageSource& source)
+    : QuantizedPage(pool, std::move(table), i) {
+  kernels::PageEncode job{.source = source, .n_heads = n_heads_, .layout = {}};
+  job.blocks = data_.data();
+  job.table = table_.get();
+  job.middle = middle_;
+  pool->backend()->encode(pool->shape().type, pool->shape().head_dim, {&job, 1});
+}
+
+QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const kernels::WidthTable> table,
+                             int64_t i, StateReader* in)
+    : QuantizedPage(pool, std::move(table), i) {
+  pool->backend()->upload(in->bytes(data_.size()).data(), data_.size(), data_.data());
+}
+
+double QuantizedPage::bits_k() const {
+  if (table_ == nullptr) return mean_bits(layout_.k);
+  double bits = 0;
+  for (const kernels::HeadWidths& head : table_->heads) bits += head.k.mean_bits();
+  return bits / static_cast<double>(table_->heads.size());
+}
+
+double QuantizedPage::bits_v() const {
+  if (table_ == nullptr) return mean_bits(layout_.v);
+  double bits = 0;
+  for (const kernels::HeadWidths& head : table_->heads) bits += head.v.mean_bits();
+  return bits / static_cast<double>(table_->heads.size());
+}
+
 void QuantizedPage::save(StateWriter* out) const {
+  if (table_ != nullptr) return data_.backend().download(data_.data(), data_.size(), out->room(data_.size()));
   for (const kernels::CodeRuns* runs : {&layout_.k, &layout_.v}) {
     for (const uint8_t quads : runs->quads) out->value(quads);
     out->value(runs->dropped);
@@ -75,6 +115,15 @@ void QuantizedPage::read(const CacheShape& shape, int64_t head, int64_t n_heads,
 
 kernels::KvSegment QuantizedPage::segment() const {
   using Format = kernels::KvSegment::Format;
+  if (table_ != nullptr) {
+    kernels::KvSegment segment;
+    segment.format = Format::kCalibrated;
+    segment.tokens = kPageTokens;
+    segment.k = data_.data();
+    segment.table = table_.get();
+    segment.middle = middle_;
+    return segment;
+  }
   return {.format = indexed_.read > 0 ? Format::kIndexed : Format::kQuantized,
           .tokens = kPageTokens,
           .k = data_.data(),

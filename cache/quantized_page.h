@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cache/page_pool.h"
+#include "kernels/calibrated_page.h"
 #include "kernels/quantized_page.h"
 
 namespace smartkv {
@@ -32,6 +33,13 @@ class QuantizedPage {
                 std::shared_ptr<const std::vector<uint8_t>> channel_order, const kernels::PageSource& source,
                 int64_t n_heads = kAllHeads, IndexedRows rows = {});
 
+  // Encodes `source` as calibrated page i of a sequence.
+  QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const kernels::WidthTable> table, int64_t i,
+                const kernels::PageSource& source);
+  // Reads a calibrated page that save() wrote.
+  QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const kernels::WidthTable> table, int64_t i,
+                StateReader* in);
+
   // Reads a page that save() wrote. Throws CacheError.
   QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const std::vector<uint8_t>> channel_order,
                 StateReader* in, int64_t n_heads = kAllHeads, IndexedRows rows = {});
@@ -45,6 +53,9 @@ class QuantizedPage {
   const kernels::QuantizedLayout& layout() const { return layout_; }
   const std::shared_ptr<const std::vector<uint8_t>>& channel_order() const { return channel_order_; }
   int64_t bytes() const { return static_cast<int64_t>(data_.size()); }
+  // Bits of a value, averaged over the channels or tokens, without scales.
+  double bits_k() const;
+  double bits_v() const;
 
  private:
   QuantizedPage(const std::shared_ptr<PagePool>& pool, const kernels::QuantizedLayout& layout,
@@ -52,11 +63,15 @@ class QuantizedPage {
   std::byte* row_data() { return data_.data() + n_heads_ * head_stride_; }
   const std::byte* row_data() const { return data_.data() + n_heads_ * head_stride_; }
 
+  QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const kernels::WidthTable> table, int64_t i);
+
   int64_t n_heads_;
   IndexedRows indexed_;
   kernels::QuantizedLayout layout_;
   std::shared_ptr<const std::vector<uint8_t>> channel_order_;
   int64_t head_stride_;
+  std::shared_ptr<const kernels::WidthTable> table_;  // null unless the page is calibrated
+  kernels::MirroredFloats middle_ = {};
   kernels::PageMemory data_;
   PoolCharge charge_;
 };

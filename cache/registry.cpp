@@ -1,5 +1,6 @@
 #include "cache/parameters.h"
 #include "cache/policies/block_summary/block_summary.h"
+#include "cache/policies/calibrated/calibrated.h"
 #include "cache/policies/channel_packed/channel_packed.h"
 #include "cache/policies/full/full.h"
 #include "cache/policies/gated_eviction/gated_eviction.h"
@@ -57,6 +58,11 @@ const std::vector<PolicyRow>& policy_registry() {
                                    "forecast_hidden": 8})",
                    kByContents}},
        .brief_trial = R"({"bits": 6, "horizon": 1024})"},
+      {.name = "calibrated",
+       .summary = "every token, in 0 to 8 bits by how much a channel matters to the model",
+       .create = make_calibrated_policy,
+       .in_order = true,
+       .trials = {{"", "{}"}, {"few_bits", R"({"bits": 2.5})"}}},
       {.name = "channel_packed",
        .summary = "every token, without unimportant channels; a guard restores them if accuracy drops",
        .create = make_channel_packed_policy,

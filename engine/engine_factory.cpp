@@ -1,3 +1,5 @@
+#include "cache/policies/calibrated/calibrated.h"
+#include "engine/calibration/calibration.h"
 #include "engine/engine_impl.h"
 #include "engine/engine_options.h"
 #include "engine/log.h"
@@ -48,6 +50,26 @@ void load_draft_model(const Weights& target, EngineParts* parts) {
            " of weights");
 }
 
+// Measures the model or reads what was measured. Only one process with native products measures; with others
+// `smartkv calibrate` does it. Null if no request may need it, or nothing was measured.
+std::shared_ptr<const Sensitivity> sensitivity_of(const Weights& weights, EngineParts* parts,
+                                                  const std::function<void(double, const std::string&)>& report) {
+  if (!allows(parts->options.allowed_policies, kCalibratedPolicy)) return nullptr;
+  const ModelOptions& options = parts->options.model;
+  const CacheShape shape = llama_cache_shape(weights.config(), options);
+  if (options.backend != Backend::kNative || options.tensor_parallel > 1) {
+    return find_sensitivity(weights, shape, calibration_folder());
+  }
+  report(1, "calibrating " + weights.config().name);
+  try {
+    return calibrate(*parts->model, weights, *parts->tokenizer, shape, *parts->threads, calibration_folder());
+  } catch (const std::exception& error) {
+    log_warning(weights.config().name + " cannot be calibrated (" + error.what() +
+                "): requests cannot choose the policy \"" + std::string(kCalibratedPolicy) + '"');
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
@@ -80,6 +102,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                                   parts.model->kv_backend());  // shared, because it drafts from the model's caches
   }
   parts.model_identity = model_identity(*weights);
+  parts.sensitivity = sensitivity_of(*weights, &parts, report);
   if (options.kv_cache_bytes == 0) parts.options.kv_cache_bytes = available_bytes() / 2;
   if (!options.prefix_cache_dir.empty()) parts.prefix_identity = prefix_identity(*weights, options);
   report(1, "loaded " + config.name);

@@ -87,9 +87,9 @@ PolicyContext offload_context(const EngineParts& parts, PolicyContext context) {
 
 EngineImpl::EngineImpl(EngineParts parts)
     : parts_(std::move(parts)),
-      policy_context_(
-          policy_context(*parts_.model, parts_.cache_shape, parts_.threads.get(),
-                         {parts_.model_identity, parts_.options.model.gates, parts_.options.model.channel_worth})),
+      policy_context_(policy_context(
+          *parts_.model, parts_.cache_shape, parts_.threads.get(),
+          {parts_.model_identity, parts_.options.model.gates, parts_.options.model.channel_worth}, parts_.sensitivity)),
       draft_context_(draft_context(parts_)),
       offload_context_(offload_context(parts_, policy_context_)),
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "kernels/attention_kernels.h"
+#include "kernels/calibrated_page.h"
 #include "kernels/cpu_kernels.h"
 #include "kernels/sparse_attention.h"
 #include "kernels/thread_pool.h"
@@ -21,8 +22,12 @@ void check_dense(const AttentionShape&, const KvSegment& segment) {
   }
 }
 
-int64_t dense_bytes(const AttentionShape& shape, const KvSegment&) {
-  return 2 * kPageTokens * shape.head_dim * (shape.type == KvType::kBf16 ? 2 : 4);
+int64_t heads_of(const AttentionShape& shape, const KvSegment& segment) {
+  return segment.kv_head < 0 ? shape.n_kv_heads : 1;
+}
+
+int64_t dense_bytes(const AttentionShape& shape, const KvSegment& segment) {
+  return heads_of(shape, segment) * 2 * kPageTokens * shape.head_dim * (shape.type == KvType::kBf16 ? 2 : 4);
 }
 
 void check_quantized(const AttentionShape& shape, const KvSegment& segment) {
@@ -37,7 +42,7 @@ void check_quantized(const AttentionShape& shape, const KvSegment& segment) {
 }
 
 int64_t quantized_bytes(const AttentionShape& shape, const KvSegment& segment) {
-  return quantized_offsets(segment.quantized, shape.head_dim).total;
+  return heads_of(shape, segment) * quantized_offsets(segment.quantized, shape.head_dim).total;
 }
 
 void check_indexed(const AttentionShape& shape, const KvSegment& segment) {
@@ -56,7 +61,8 @@ void check_indexed(const AttentionShape& shape, const KvSegment& segment) {
 }
 
 int64_t indexed_bytes(const AttentionShape& shape, const KvSegment& segment) {
-  return quantized_bytes(shape, segment) + indexed_rows_bytes(shape.type, shape.head_dim, segment.row_bits);
+  return quantized_bytes(shape, segment) +
+         heads_of(shape, segment) * indexed_rows_bytes(shape.type, shape.head_dim, segment.row_bits);
 }
 
 void check_cut(const AttentionShape& shape, const KvSegment& segment) {
@@ -73,8 +79,26 @@ void check_cut(const AttentionShape& shape, const KvSegment& segment) {
 }
 
 int64_t cut_bytes(const AttentionShape& shape, const KvSegment& segment) {
-  return kPageTokens * (segment.k_channels + segment.v_channels) * (shape.type == KvType::kBf16 ? 2 : 4);
+  return heads_of(shape, segment) * kPageTokens * (segment.k_channels + segment.v_channels) *
+         (shape.type == KvType::kBf16 ? 2 : 4);
 }
+
+void check_calibrated(const AttentionShape& shape, const KvSegment& segment) {
+  const WidthTable* const table = segment.table;
+  if (table != nullptr && table->head_dim == shape.head_dim && std::ssize(table->heads) == shape.n_kv_heads &&
+      segment.middle.host != nullptr && segment.tokens == kPageTokens && segment.kv_head < 0) {
+    return;
+  }
+  throw std::invalid_argument("attention: expected a calibrated page of " + std::to_string(kPageTokens) +
+                              " tokens and all KV heads, with a table of " + std::to_string(shape.n_kv_heads) +
+                              " KV heads and head_dim " + std::to_string(shape.head_dim) + ", found " +
+                              std::to_string(segment.tokens) + " tokens and " +
+                              (table == nullptr ? "no table"
+                                                : "a table of " + std::to_string(table->heads.size()) +
+                                                      " KV heads and head_dim " + std::to_string(table->head_dim)));
+}
+
+int64_t calibrated_bytes(const AttentionShape&, const KvSegment& segment) { return segment.table->bytes; }
 
 const SegmentFormat& format_of(const KvSegment& segment) {
   return kSegmentFormatRows[static_cast<size_t>(segment.format)];
@@ -283,10 +307,11 @@ void check(const AttentionShape& shape, const KvSegment& segment) {
 }
 
 constexpr SegmentFormat kSegmentFormatRows[kSegmentFormats] = {
-    {check_dense, dense_bytes},          // KvSegment::Format::kDense
-    {check_quantized, quantized_bytes},  // kQuantized
-    {check_indexed, indexed_bytes},      // kIndexed
-    {check_cut, cut_bytes},              // kCut
+    {check_dense, dense_bytes},            // KvSegment::Format::kDense
+    {check_quantized, quantized_bytes},    // kQuantized
+    {check_indexed, indexed_bytes},        // kIndexed
+    {check_cut, cut_bytes},                // kCut
+    {check_calibrated, calibrated_bytes},  // kCalibrated
 };
 
 KvSegment KvSegment::of_head(int64_t place, int64_t head) const {
@@ -299,7 +324,7 @@ KvSegment KvSegment::of_head(int64_t place, int64_t head) const {
 }
 
 int64_t segment_bytes(const AttentionShape& shape, const KvSegment& segment) {
-  return (segment.kv_head < 0 ? shape.n_kv_heads : 1) * format_of(segment).head_bytes(shape, segment);
+  return format_of(segment).bytes(shape, segment);
 }
 
 int64_t tokens_of(std::span<const KvSegment> segments) {

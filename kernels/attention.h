@@ -18,6 +18,14 @@ class ThreadPool;
 
 namespace smartkv::kernels {
 
+struct WidthTable;  // kernels/calibrated_page.h
+
+// The same numbers in host memory and in memory of a device.
+struct MirroredFloats {
+  const float* host = nullptr;
+  const float* device = nullptr;
+};
+
 // Element type of dense pages, and of the model's activations.
 enum class KvType : uint8_t { kBf16, kF32 };
 
@@ -29,8 +37,9 @@ enum class KvType : uint8_t { kBf16, kF32 };
 //   f32:  K [D][T],      V [T][D]
 // Results do not depend on slots past `tokens`, which may hold anything, including NaN.
 //
-// A quantized page (quantized_page.h), a cut page and an indexed page always hold kPageTokens tokens, all of them
-// before the queries. In dense and quantized pages each KV head may hold different tokens of the sequence.
+// A quantized page (quantized_page.h), a calibrated page (calibrated_page.h), a cut page and an indexed page always
+// hold kPageTokens tokens, all of them before the queries. In dense and quantized pages each KV head may hold different
+// tokens of the sequence. A calibrated page holds successive ones, for all KV heads.
 //
 // A cut page has the layout of a dense page but holds only some channels of K and of V. The others count as 0. D in the
 // layouts above is then k_channels for K and v_channels for V. Both are multiples of 16 and at most head_dim.
@@ -38,14 +47,14 @@ enum class KvType : uint8_t { kBf16, kF32 };
 // An indexed page holds the tokens of all KV heads as rows, K and V of a token side by side (indexed_rows.h), and in
 // addition their quantized page, the index. A query uses the index to choose which rows it reads; see attention().
 struct KvSegment {
-  enum class Format : uint8_t { kDense, kQuantized, kIndexed, kCut };
+  enum class Format : uint8_t { kDense, kQuantized, kIndexed, kCut, kCalibrated };
   Format format = Format::kDense;
   int32_t tokens = 0;
-  // kDense and kCut: K. kQuantized and kIndexed: quantized blocks, which contain both K and V. The parts of the KV
-  // heads are head_stride bytes apart.
+  // kDense and kCut: K. kQuantized, kIndexed and kCalibrated: blocks of codes, which contain both K and V. The parts of
+  // the KV heads are head_stride bytes apart.
   const void* k = nullptr;
   const void* v = nullptr;  // kDense and kCut: V, laid out as `k`. kIndexed: the rows
-  int64_t head_stride = 0;  // bytes; not used for the rows of kIndexed
+  int64_t head_stride = 0;  // bytes; not used for the rows of kIndexed, nor for kCalibrated
   // kIndexed: this page's share, at least 1, of the tokens that each KV head of a query may read: it reads as many
   // tokens as the shares of all indexed pages add up to, wherever they lie. A page with the share kPageTokens is read
   // whole. REQUIRES: an indexed page has no bias and is for all KV heads, and there is no window.
@@ -57,6 +66,8 @@ struct KvSegment {
   // kCut: channel c of the page is channel_order[c] of K and value_order[c] of V. Same shape; null means the identity.
   const uint8_t* value_order = nullptr;
   int32_t k_channels = 0, v_channels = 0;  // kCut: number of channels that the page holds
+  const WidthTable* table = nullptr;       // kCalibrated
+  MirroredFloats middle = {};              // kCalibrated: PageRotations::middle() of the page
   // Added to the scaled scores before the softmax, in natural log units: f32 [n_kv_heads, kPageTokens], finite for the
   // first `tokens`. The bias log n makes an entry count as n tokens. May be null.
   const float* bias = nullptr;

@@ -22,10 +22,10 @@ constexpr int64_t partial_floats(int64_t head_dim) { return head_dim + 2; }
 // Properties of a segment format, except for its kernels, which are in cpu/attention_pages.h. There is one row per
 // KvSegment::Format.
 struct SegmentFormat {
-  void (*check)(const AttentionShape& shape, const KvSegment& segment);          // Throws std::invalid_argument.
-  int64_t (*head_bytes)(const AttentionShape& shape, const KvSegment& segment);  // Bytes of one KV head.
+  void (*check)(const AttentionShape& shape, const KvSegment& segment);     // Throws std::invalid_argument.
+  int64_t (*bytes)(const AttentionShape& shape, const KvSegment& segment);  // Bytes of its K and V.
 };
-constexpr std::size_t kSegmentFormats = 4;
+constexpr std::size_t kSegmentFormats = 5;
 extern const SegmentFormat kSegmentFormatRows[kSegmentFormats];
 
 // Throw std::invalid_argument for a shape or a segment that no kernel runs.

@@ -1,4 +1,5 @@
-// The functions that each CPU level implements for elementwise.h and quantized_page.h.
+// The functions that each CPU level implements for elementwise.h, quantized_page.h and
+// calibrated_page.h.
 #pragma once
 
 #include "kernels/elementwise.h"
@@ -29,6 +30,10 @@ struct ElementwiseKernels {
   Range (*range)(const float* x, int64_t n);
   CodeFit (*measure_codes)(const float* x, int64_t n, const CodeLine& line);
   void (*encode)(const float* x, int64_t n, const CodeLine& line, uint8_t* codes);
+  // The same for codes of 1 to 4 bits that stand for kPositiveLevels[bits] and their negatives, times scale / 127
+  // (calibrated_page.h). measure_levels() returns the squared error.
+  float (*measure_levels)(const float* x, int64_t n, int bits, float scale);
+  void (*encode_levels)(const float* x, int64_t n, int bits, float scale, uint8_t* codes);
 };
 
 extern const ElementwiseKernels kElementwiseScalar, kElementwiseAvx2, kElementwiseAvx512, kElementwiseAvx512Vnni;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kernels/aligned_buffer.h"
+#include "kernels/calibrated_page.h"
 #include "kernels/elementwise.h"
 #include "kernels/indexed_rows.h"
 #include "kernels/thread_pool.h"
@@ -19,6 +20,11 @@ const uint8_t* order_of(const uint8_t* channel_order, int64_t head, int64_t head
 }
 
 void decode(int64_t head_dim, const KvSegment& page, int64_t head, float* k, float* v) {
+  if (page.format == KvSegment::Format::kCalibrated) {
+    const auto* const block =
+        static_cast<const std::byte*>(page.k) + page.table->heads[static_cast<size_t>(head)].first;
+    return decode_calibrated(*page.table, head, page.middle.host, block, k, v);
+  }
   dequantize_page(page.quantized, head_dim, order_of(page.channel_order, head, head_dim),
                   static_cast<const std::byte*>(page.k) + head * page.head_stride, k, v);
 }
@@ -76,8 +82,14 @@ void encode_page(KvType type, int64_t head_dim, const PageEncode& page) {
         to += head_dim;
       }
     }
+    auto* const blocks = static_cast<std::byte*>(page.blocks);
+    if (page.table != nullptr) {
+      encode_calibrated(*page.table, head, page.middle.host, k, v,
+                        blocks + page.table->heads[static_cast<size_t>(head)].first);
+      continue;
+    }
     quantize_page(page.layout, head_dim, order_of(page.channel_order, head, head_dim), k, v,
-                  static_cast<std::byte*>(page.blocks) + head * page.block_stride);
+                  blocks + head * page.block_stride);
     if (page.rows == nullptr) continue;
     encode_rows(type, head_dim, page.row_bits, k, v,
                 static_cast<std::byte*>(page.rows) + head * indexed_rows_bytes(type, head_dim, page.row_bits));

@@ -49,6 +49,21 @@ struct PageEncode {
   int64_t block_stride = 0;
   void* rows = nullptr;  // rows of an indexed page, [n_heads] of indexed_rows_bytes() each; null for other pages
   int row_bits = 0;
+  // For a calibrated page, which has all KV heads; else null. `layout`, channel_order and block_stride do not count
+  // then.
+  const WidthTable* table = nullptr;
+  MirroredFloats middle = {};  // PageRotations::middle() of the page
+
+  // Returns the calibrated page that is written.
+  KvSegment calibrated() const {
+    KvSegment segment;
+    segment.format = KvSegment::Format::kCalibrated;
+    segment.tokens = kPageTokens;
+    segment.k = blocks;
+    segment.table = table;
+    segment.middle = middle;
+    return segment;
+  }
 };
 
 // Makes a cut page (KvSegment::Format::kCut) of all KV heads from a dense one.
@@ -60,8 +75,8 @@ struct PageCut {
   std::byte* v = nullptr;
 };
 
-// Reads tokens [first, first + n) of KV heads [head, head + n_heads) as f32. REQUIRES: the page is dense, quantized or
-// indexed. Of an indexed page, the values of its index are read, not its rows.
+// Reads tokens [first, first + n) of KV heads [head, head + n_heads) as f32. REQUIRES: the page is dense, quantized,
+// calibrated or indexed. Of an indexed page, the values of its index are read, not its rows.
 struct PageRead {
   KvSegment page;
   int64_t head = 0, n_heads = 1;

@@ -29,7 +29,7 @@ foreach(suite IN LISTS suites)
     math(EXPR index "${shard} - 1")
     add_test("${name}" "${program}" "--gtest_filter=${suite}.*")
     set_tests_properties("${name}" PROPERTIES TIMEOUT ${timeout} ENVIRONMENT
-                         "${environment};TMPDIR=${temporary};TEST_TMPDIR=${temporary};GTEST_TOTAL_SHARDS=${shards};GTEST_SHARD_INDEX=${index}")
+                         "${environment};TMPDIR=${temporary};TEST_TMPDIR=${temporary};XDG_CACHE_HOME=${temporary}/cache;GTEST_TOTAL_SHARDS=${shards};GTEST_SHARD_INDEX=${index}")
     if("${area}.${suite}" MATCHES "${long_suites}")
       set_tests_properties("${name}" PROPERTIES COST 100)
     endif()

@@ -62,16 +62,24 @@ void PageStore::load(const StageView& view, StateReader* in) {
   for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
     auto& pages = pages_[static_cast<size_t>(layer)];
     while (static_cast<int64_t>(pages.size()) < n_pages_) {
-      const auto order = channel_order(layer, static_cast<int64_t>(pages.size()));
-      pages.push_back(std::make_shared<QuantizedPage>(context_.pool, order, in, QuantizedPage::kAllHeads,
-                                                      rows(static_cast<int64_t>(pages.size()))));
+      pages.push_back(load_page(layer, static_cast<int64_t>(pages.size()), in));
     }
   }
   count_bytes();
 }
 
+QuantizedPageRef PageStore::load_page(int64_t layer, int64_t i, StateReader* in) const {
+  return std::make_shared<QuantizedPage>(context_.pool, channel_order(layer, i), in, QuantizedPage::kAllHeads, rows(i));
+}
+
 StoreBytes PageStore::bytes_at(const StageView& /*view*/, const Moment& then) const {
-  return {.pages = shape().n_layers * layer_bytes(then.left / kPageTokens)};
+  StoreBytes bytes;
+  for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
+    const int64_t pages = then.left / kPageTokens, of_layer = layer_bytes(layer, pages);
+    bytes.pages += of_layer;
+    bytes.take.push_back(of_layer - layer_bytes(layer, pages - then.taken / kPageTokens));
+  }
+  return bytes;
 }
 
 int64_t PageStore::shared_bytes() const {
@@ -92,8 +100,8 @@ void PageStore::add_details(std::map<std::string, double>* details) const {
   double k = 0, v = 0;
   for (const auto& layer : pages_) {
     for (const QuantizedPageRef& page : layer) {
-      k += mean_bits(page->layout().k);
-      v += mean_bits(page->layout().v);
+      k += page->bits_k();
+      v += page->bits_v();
     }
   }
   (*details)["bits_k"] = k / pages;

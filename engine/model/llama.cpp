@@ -91,6 +91,9 @@ class Llama final : public Model {
     if (attention_.wanted_rows() > 0) finish(batch, logits);
     attention_.end();
   }
+  void watch_residual(std::function<void(int64_t layer, float squares)> watch) override {
+    backend_->watch_residual(std::move(watch));
+  }
   bool samples_tokens() const override {
     return backend_->device_rows() && attention_.backend()->device_sampler() != nullptr &&
            config_.vocab_size <= kernels::DeviceSampler::kMostTokens;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "engine/text/tokenizer.h"
@@ -69,6 +70,9 @@ class LlamaBackend {
   // Returns the least number of rows for which `qkv`, `attended` and `logits` must have room, even in smaller passes.
   // The additional rows receive undefined results. 0 unless device_rows().
   virtual int64_t least_rows() const { return 0; }
+
+  // See Model::watch_residual().
+  virtual void watch_residual(std::function<void(int64_t layer, float squares)> watch) = 0;
 
   virtual int64_t weight_bytes() const = 0;  // in memory
   // Whether the results of a row have the same bits whatever other rows are in the pass.

@@ -64,6 +64,10 @@ class Model {
   // Returns a policy whose caches forward() accepts; see make_policy() in cache/policy.h. `context` describes this
   // model (engine/model/policy_context.h). Throws CacheError.
   virtual std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec) const;
+  // Calls `watch` in each pass for the rows of each layer with |x|^2, the squared norm of the residual stream after
+  // attention. Null stops it. Throws std::logic_error if the model cannot.
+  virtual void watch_residual(std::function<void(int64_t layer, float squares)> watch);
+
   // Returns which of the model's KV heads this process's caches hold; null if all.
   virtual std::shared_ptr<ModelHeads> heads() const { return nullptr; }
   // Tells the other tensor-parallel processes at once which caches were freed. They would learn it with the next pass

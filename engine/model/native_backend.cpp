@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "kernels/bf16.h"
 #include "kernels/elementwise.h"
@@ -68,6 +69,10 @@ class NativeBackend final : public LlamaBackend {
   void finish_layer(int64_t layer, const void* attended) override {
     const LlamaLayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
     project_residual(w.output, attended, w.output_bias, w.attention_norm);
+    for (int64_t row = 0; watch_ != nullptr && row < rows_; ++row) {
+      const float* const x = x_.as<float>() + row * config_.hidden_size;
+      watch_(layer, std::inner_product(x, x + config_.hidden_size, x, 0.0f));
+    }
     norm_input(w.mlp_norm);
     run_linear(w.gate_up, normed_.data(),
                {gated_.data(), config_.intermediate_size, Epilogue::kSwiGlu, data_of(w.gate_up_bias)});
@@ -88,6 +93,7 @@ class NativeBackend final : public LlamaBackend {
     });
   }
 
+  void watch_residual(std::function<void(int64_t layer, float squares)> watch) override { watch_ = std::move(watch); }
   int64_t weight_bytes() const override { return weights_.bytes(); }
   bool batch_invariant() const override { return true; }
 
@@ -154,6 +160,7 @@ class NativeBackend final : public LlamaBackend {
   KvType type_;
   LlamaWeights weights_;
   ThreadPool& pool_;
+  std::function<void(int64_t layer, float squares)> watch_;
 
   // State of the current pass. Buffers grow to the size of the largest pass and are never shrunk.
   int64_t rows_ = 0;

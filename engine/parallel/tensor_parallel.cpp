@@ -14,6 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/calibration/calibration.h"
 #include "engine/log.h"
 #include "engine/model/device.h"
 #include "engine/model/policy_context.h"
@@ -47,16 +48,18 @@ void run(RankGroup& ranks) {
   std::unique_ptr<PartModel> part;
   CacheShape shape;
   GateSources gates{.files = options.gates, .worth = options.channel_worth};
+  std::shared_ptr<const Sensitivity> sensitivity;
   try {
     const std::unique_ptr<Weights> weights = Weights::open(options.path);
     part = load_part(*weights, options, pool, ranks, nullptr);
     gates.identity = model_identity(*weights);
     shape = llama_cache_shape(shard_config(weights->config(), shard_of(ranks)), options);
+    sensitivity = find_sensitivity(*weights, llama_cache_shape(weights->config(), options), calibration_folder());
   } catch (const std::exception& error) {
     log_error("rank " + std::to_string(ranks.rank()) + ": " + error.what());
   }
   meet_loaded(ranks, part == nullptr ? -1 : part->weight_bytes());
-  follow(ranks, *part, policy_context(*part, shape, &pool, gates));
+  follow(ranks, *part, policy_context(*part, shape, &pool, gates, std::move(sensitivity)));
 }
 
 int integer(const char* text) {

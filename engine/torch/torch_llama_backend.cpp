@@ -75,6 +75,7 @@ torch::Dtype product_dtype(ProductType type, torch::Device device) {
 
 class TorchBackend final : public LlamaBackend {
  public:
+  void watch_residual(std::function<void(int64_t layer, float squares)> watch) override { watch_ = std::move(watch); }
   TorchBackend(const Weights& weights, ProductType type, torch::Device device,
                const std::function<void(double)>& progress, TorchRankGroup* ranks, std::unique_ptr<PassGraphs> graphs)
       : config_(weights.config()),
@@ -199,6 +200,10 @@ class TorchBackend final : public LlamaBackend {
       const int64_t q_width = config_.n_heads * config_.head_dim;
       add_branch(rows_at(const_cast<void*>(attended), x_.size(0), q_width, dtype_).to(product_dtype_), w.output,
                  w.attention_norm);
+      if (watch_ != nullptr) {
+        const Tensor squares = x_.square().sum(1).cpu();
+        for (int64_t row = 0; row < squares.size(0); ++row) watch_(layer, squares[row].item<float>());
+      }
       Tensor gate_up = torch::linear(norm_input(w.mlp_norm), w.gate_up.weight);
       if (w.gate_up.bias.defined()) gate_up.add_(w.gate_up.bias);
       Tensor gate = gate_up.narrow(1, 0, config_.intermediate_size);
@@ -304,7 +309,8 @@ class TorchBackend final : public LlamaBackend {
   }
 
   ModelConfig config_;
-  torch::Dtype dtype_;          // dtype of attention's results
+  torch::Dtype dtype_;  // dtype of attention's results
+  std::function<void(int64_t layer, float squares)> watch_;
   torch::Dtype product_dtype_;  // dtype of weights and of the activations that they multiply
   torch::Device device_;
   TorchRankGroup* ranks_;               // null if this process computes alone

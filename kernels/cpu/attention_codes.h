@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/calibrated_page.h"
 #include "kernels/quantized_page.h"
 
 namespace smartkv::kernels {
@@ -82,6 +83,52 @@ inline const uint8_t* decode(const CodeRuns& runs, const uint8_t* codes, const u
   decode_run<3>(blocks * runs.quads[2], codes, next, to);
   decode_run<2>(blocks * runs.quads[3], codes, next, to);
   return bytes;
+}
+
+// Calls function(Bits) for each width of a calibrated page, as a constant.
+template <typename Function>
+void for_each_width(const Function& function) {
+  [&]<size_t... Run>(std::index_sequence<Run...>) {
+    (function(std::integral_constant<size_t, Run>{}), ...);
+  }(std::make_index_sequence<kWidths.size()>{});
+}
+
+// Decodes the keys of a calibrated page to their levels + 128: [quads][kPageTokens][4].
+inline void decode_keys(const ChannelWidths& side, const uint8_t* codes, uint8_t* bytes) {
+  for_each_width([&](auto run) {
+    constexpr int kBits = kWidths[run];
+    for (int quad = 0; quad < side.quads[run]; ++quad, codes += 32 * kBits, bytes += 256) {
+      decode_levels<kBits>(codes, bytes);
+    }
+  });
+}
+
+// Decodes its values to [kPageTokens / 4][n][4]: the levels + 128 of four tokens. Channels without codes get 128.
+inline void decode_values(const ChannelWidths& side, const uint8_t* codes, int64_t n, uint8_t* bytes) {
+  alignas(64) uint8_t block[256];
+  int64_t channel = 0;
+  const auto scatter = [&](int64_t four, int64_t channels) {  // `channels` channels of 256 / (4 channels) fours
+    for (int64_t at = 0; at < 256; at += 4 * channels, ++four) {
+      std::memcpy(bytes + 4 * (four * n + channel), block + at, static_cast<size_t>(4 * channels));
+    }
+  };
+  for_each_width([&](auto run) {
+    constexpr int kBits = kWidths[run];
+    int quads = side.quads[run];
+    for (; quads >= 4; quads -= 4, channel += 16) {
+      for (int64_t i = 0; i < 4; ++i, codes += 32 * kBits) {
+        decode_levels<kBits>(codes, block);
+        scatter(4 * i, 16);
+      }
+    }
+    for (; quads > 0; --quads, channel += 4, codes += 32 * kBits) {
+      decode_levels<kBits>(codes, block);
+      scatter(0, 4);
+    }
+  });
+  for (int64_t four = 0; channel < n && four < kPageTokens / 4; ++four) {
+    std::memset(bytes + 4 * (four * n + channel), 128, static_cast<size_t>(4 * (n - channel)));
+  }
 }
 
 // Decoded columns. Columns past 4 quads have weights of zero, but their bytes may still be read.

@@ -37,6 +37,7 @@ struct Page {
   QuantizedOffsets at = {};              // For quantized pages.
   const uint8_t* order = nullptr;        // Order of K's channels. Not for kDense.
   const uint8_t* value_order = nullptr;  // Order of V's channels. For kCut.
+  const HeadWidths* widths = nullptr;    // For kCalibrated.
 
   const uint16_t* halves(int64_t offset) const { return reinterpret_cast<const uint16_t*>(k + offset); }
   const uint8_t* codes(int64_t offset) const { return reinterpret_cast<const uint8_t*>(k + offset); }
@@ -45,6 +46,11 @@ struct Page {
 inline Page page_of(const AttentionShape& shape, const KvSegment& segment, int64_t kv_head) {
   Page page;
   page.segment = &segment;
+  if (segment.format == KvSegment::Format::kCalibrated) {
+    page.widths = &segment.table->heads[static_cast<size_t>(kv_head)];
+    page.k = static_cast<const char*>(segment.k) + page.widths->first;
+    return page;
+  }
   page.k = static_cast<const char*>(segment.k) + kv_head * segment.head_stride;
   page.v = static_cast<const char*>(segment.v) + kv_head * segment.head_stride;
   if (segment.bias != nullptr) page.bias = segment.bias + kv_head * kPageTokens;
@@ -83,6 +89,12 @@ struct Block {
   alignas(64) float cut_o[kMaxBlockRows * kMaxHeadDim];
   const uint8_t* cut_order = nullptr;
   int64_t cut_channels = 0;
+  // For calibrated pages: the output of their values without the means, in the channel order of `table`, [rows][wide];
+  // the sums of their probabilities, [rows][16]; and the products of queries with the mean key, [rows][2][dim / 2].
+  const WidthTable* table = nullptr;
+  alignas(64) float coded_o[kMaxBlockRows * kMaxHeadDim];
+  alignas(64) float coded_l[kMaxBlockRows * 16];
+  alignas(64) float means[kMaxBlockRows * kMaxHeadDim];
   alignas(64) float scales[kMaxHeadDim], zeros[kMaxHeadDim];
   float steps[kMaxBlockRows], offsets[kMaxBlockRows];
   alignas(64) uint8_t weights[2 * kMaxBlockRows * kMaxHeadDim];
@@ -260,6 +272,145 @@ void cut_values(Block<T>& block, const Page& page, const Page*, int64_t groups) 
   }
 }
 
+// Loads the scales of the columns that have codes, per unit of a level, and 0 for the others up to n.
+inline void load_log_scales(const ChannelWidths& side, const uint8_t* bytes, int64_t n, float* scales) {
+  const int64_t coded = 4 * side.coded_quads();
+  for (int64_t c = 0; c < coded; ++c) scales[c] = kLogScales[bytes[c]] * (1.0f / 127.0f);
+  for (int64_t c = coded; c < n; ++c) scales[c] = 0.0f;
+}
+
+// The tokens of a page, counted from its middle.
+alignas(64) constexpr std::array<float, kPageTokens> kTokensFromMiddle = [] {
+  std::array<float, kPageTokens> tokens = {};
+  for (size_t t = 0; t < tokens.size(); ++t) tokens[t] = static_cast<float>(t) - static_cast<float>(kPageTokens / 2);
+  return tokens;
+}();
+
+// Computes the products of a row's query with the mean key of channels f and f + dim / 2, so that the offset of a token
+// at angle w is sum_f means[f] cos w_f + means[dim / 2 + f] sin w_f.
+template <typename T>
+void multiply_means(Block<T>& block, const std::vector<float>& mean) {
+  const int64_t half = block.dim / 2;
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const float *q = block.query[r], *mu = mean.data();
+    float* const to = block.means + r * block.dim;
+    for (int64_t f = 0; f < half; ++f) {
+      to[f] = q[f] * mu[f] + q[f + half] * mu[f + half];
+      to[half + f] = q[f + half] * mu[f] - q[f] * mu[f + half];
+    }
+  }
+}
+
+// Adds the products of the queries with the rotated mean key at each token of the page to block.s.
+template <typename T>
+void add_rotated_means(Block<T>& block, const PageRotations& rotations, const float* middle) {
+  const int64_t half = block.dim / 2, padded = rotations.padded_half();
+  const float *cos = rotations.cos(), *sin = rotations.sin();
+  alignas(64) float along[kMaxHeadDim / 2 + 16] = {}, across[kMaxHeadDim / 2 + 16] = {};
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const float* const of = block.means + r * block.dim;
+    for (int64_t f = 0; f < half; ++f) {
+      along[f] = of[f] * middle[f] + of[half + f] * middle[half + f];
+      across[f] = of[half + f] * middle[f] - of[f] * middle[half + f];
+    }
+    float* const s = block.s + r * kPageTokens;
+    Vec16 sum[4];
+    unrolled<4>([&](auto g) { sum[g] = Vec16::load(s + 16 * g); });
+    for (int64_t f = 0; f < rotations.n_fast(); ++f) {
+      if (along[f] == 0 && across[f] == 0) continue;  // no mean
+      const Vec16 a = Vec16::set1(along[f]), b = Vec16::set1(across[f]);
+      unrolled<4>([&](auto g) {
+        sum[g] = Vec16::fma(Vec16::load(cos + f * kPageTokens + 16 * g), a, sum[g]);
+        sum[g] = Vec16::fma(Vec16::load(sin + f * kPageTokens + 16 * g), b, sum[g]);
+      });
+    }
+    Vec16 power[PageRotations::kPowers];
+    unrolled<PageRotations::kPowers>([&](auto k) { power[k] = Vec16::zero(); });
+    for (int64_t f = rotations.n_fast() / 16 * 16; f < padded; f += 16) {
+      const Vec16 a = Vec16::load(along + f), b = Vec16::load(across + f);
+      unrolled<PageRotations::kPowers>(
+          [&](auto k) { power[k] = Vec16::fma(k % 2 == 0 ? a : b, Vec16::load(rotations.powers(k) + f), power[k]); });
+    }
+    Vec16 polynomial[4], t[4];
+    unrolled<4>([&](auto g) {
+      t[g] = Vec16::load(kTokensFromMiddle.data() + 16 * g);
+      polynomial[g] = Vec16::zero();
+    });
+    for (int k = PageRotations::kPowers - 1; k >= 0; --k) {
+      const Vec16 c = Vec16::set1(power[k].reduce_add());
+      unrolled<4>([&](auto g) { polynomial[g] = Vec16::fma(polynomial[g], t[g], c); });
+    }
+    unrolled<4>([&](auto g) { (sum[g] + polynomial[g]).store(s + 16 * g); });
+  }
+}
+
+template <typename T>
+void calibrated_scores(Block<T>& block, const Page& page, const Page*, int64_t) {
+  const int64_t n = block.wide;
+  const ChannelWidths& side = page.widths->k;
+  const uint8_t* const order = side.order.data();
+  if (!block.ordered || block.order != order) {
+    order_queries(block, order);
+    multiply_means(block, side.mean);
+  }
+  load_log_scales(side, page.codes(0), n, block.scales);
+  for (int64_t c = 0; c < n; ++c) block.zeros[c] = -128.0f * block.scales[c];
+  decode_keys(side, page.codes(page.widths->at.k_codes), block.bytes);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    make_weights(n, block.ordered_q + r * n, block.scales, block.zeros, block.weights + 2 * r * n, &block.steps[r],
+                 &block.offsets[r]);
+  }
+  code_product({block.rows, n, block.weights, block.steps, block.offsets}, {block.bytes, side.coded_quads(), n},
+               kPageTokens, block.s, kPageTokens, false);
+  add_rotated_means(block, *page.segment->table->rotations, page.segment->middle.host);
+}
+
+// Adds the output of calibrated pages to that of the others.
+template <typename T>
+void add_coded_output(Block<T>& block, const ChannelWidths& side) {
+  for (int64_t r = 0; r < block.rows; ++r) {
+    float* const o = block.o + r * block.wide;
+    const float* const from = block.coded_o + r * block.wide;
+    const float mass = Vec16::load(block.coded_l + 16 * r).reduce_add();
+    for (int64_t c = 0; c < block.dim; ++c) o[side.order[static_cast<size_t>(c)]] += from[c];
+    for (int64_t d = 0; d < block.dim; ++d) o[d] += side.mean[static_cast<size_t>(d)] * mass;
+  }
+  block.table = nullptr;
+}
+
+template <typename T>
+void calibrated_values(Block<T>& block, const Page& page, const Page*, int64_t) {
+  const int64_t n = block.wide;
+  const ChannelWidths& side = page.widths->v;
+  if (block.table == nullptr) {
+    block.table = page.segment->table;
+    std::memset(block.coded_o, 0, static_cast<size_t>(block.rows * n) * sizeof(float));
+    std::memset(block.coded_l, 0, static_cast<size_t>(block.rows * 16) * sizeof(float));
+  }
+  decode_values(side, page.codes(page.widths->at.v_codes), n, block.bytes);
+  for (int64_t t = 0; t < kPageTokens; ++t) {
+    block.scales[t] = 1.0f;
+    block.zeros[t] = -128.0f;
+  }
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const float* const p = block.s + r * kPageTokens;
+    make_weights(kPageTokens, p, block.scales, block.zeros, block.weights + 2 * r * kPageTokens, &block.steps[r],
+                 &block.offsets[r]);
+    Vec16 sum = Vec16::load(block.coded_l + 16 * r);
+    unrolled<4>([&](auto g) { sum = sum + Vec16::load(p + 16 * g); });
+    sum.store(block.coded_l + 16 * r);
+  }
+  code_product({block.rows, kPageTokens, block.weights, block.steps, block.offsets},
+               {block.bytes, kPageTokens / 4, kPageTokens}, n, block.cut_o, n, false);
+  load_log_scales(side, page.codes(page.widths->at.v_scales), n, block.scales);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    for (int64_t c = 0; c < n; c += 16) {
+      float* const to = block.coded_o + r * n + c;
+      Vec16::fma(Vec16::load(block.cut_o + r * n + c), Vec16::load(block.scales + c), Vec16::load(to)).store(to);
+    }
+  }
+}
+
 // The kernels of a format. There is one row per KvSegment::Format.
 template <typename T>
 struct FormatKernels {
@@ -275,6 +426,7 @@ constexpr FormatKernels<T> kFormatKernels[kSegmentFormats] = {
     // Scores of the index. Tokens of indexed pages are read from gathered dense pages: sparse_attention.cpp.
     {quantized_scores<T>, nullptr},
     {cut_scores<T>, cut_values<T>},
+    {calibrated_scores<T>, calibrated_values<T>},
 };
 
 template <typename T>
@@ -354,6 +506,11 @@ void softmax_row(Block<T>& block, int64_t r, int64_t width) {
     (Vec16::load(block.l + 16 * r) * keep).store(block.l + 16 * r);
     float* const o = block.o + r * block.wide;
     for (int64_t d = 0; d < width; d += 16) (Vec16::load(o + d) * keep).store(o + d);
+    if (block.table != nullptr) {
+      (Vec16::load(block.coded_l + 16 * r) * keep).store(block.coded_l + 16 * r);
+      float* const coded = block.coded_o + r * block.wide;
+      for (int64_t d = 0; d < block.wide; d += 16) (Vec16::load(coded + d) * keep).store(coded + d);
+    }
   }
   const Vec16 minus_m = Vec16::set1(-block.m[r]), factor = Vec16::set1(scale);
   Vec16 sum = Vec16::load(block.l + 16 * r);

@@ -95,6 +95,7 @@ void block_of(const AttentionShape& shape, std::span<const AttentionTask> tasks,
       softmax(block, groups, dim);
       kernels_of<T>(page).values(block, page, is_last ? nullptr : &next, groups);
     }
+    if (block.table != nullptr) add_coded_output(block, block.table->heads[static_cast<size_t>(item.kv_head)].v);
     for (int64_t r = 0; r < rows; ++r) {
       const float l = Vec16::load(block.l + 16 * r).reduce_add();
       const float* o = block.o + r * block.wide;

@@ -4,6 +4,7 @@
 
 namespace smartkv::kernels {
 
-const ElementwiseKernels kElementwiseScalar{rms_norm_row, rope_heads, range, measure_codes, encode};
+const ElementwiseKernels kElementwiseScalar{rms_norm_row, rope_heads,     range,        measure_codes,
+                                            encode,       measure_levels, encode_levels};
 
 }  // namespace smartkv::kernels

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "kernels/calibrated_page.h"
 #include "kernels/elementwise_kernels.h"
 
 namespace smartkv::kernels {
@@ -89,6 +90,55 @@ CodeFit measure_codes(const float* x, int64_t n, const CodeLine& line) {
 
 void encode(const float* x, int64_t n, const CodeLine& line, uint8_t* codes) {
   for (int64_t i = 0; i < n; i += 16) codes_of(Vec16::load(x + i), line).store_codes(codes + i);
+}
+
+// Returns 1 where a > b, else 0.
+inline Vec16 is_greater(Vec16 a, Vec16 b) {
+  return Vec16::min(Vec16::max((a - b) * Vec16::set1(1e30f), Vec16::zero()), Vec16::set1(1.0f));
+}
+
+// The positive levels in units of 1 / 127, and the steps between them.
+struct LevelSteps {
+  LevelSteps(int bits, float scale)
+      : n(1 << (bits - 1)), unit(scale / 127.0f), inverse(scale > 0 ? 127.0f / scale : 0.0f) {
+    const auto& levels = kPositiveLevels[static_cast<size_t>(bits)];
+    least = levels[0];
+    for (int i = 1; i < n; ++i) {
+      border[i] = 0.5f * static_cast<float>(levels[i - 1] + levels[i]);
+      rise[i] = static_cast<float>(levels[i] - levels[i - 1]);
+    }
+  }
+  int n;
+  float unit, inverse, least, border[8], rise[8];
+};
+
+float measure_levels(const float* x, int64_t n, int bits, float scale) {
+  const LevelSteps steps(bits, scale);
+  Vec16 error = Vec16::zero();
+  for (int64_t i = 0; i < n; i += 16) {
+    const Vec16 magnitude = Vec16::max_abs(Vec16::load(x + i), Vec16::zero());
+    const Vec16 scaled = magnitude * Vec16::set1(steps.inverse);
+    Vec16 level = Vec16::set1(steps.least);
+    for (int j = 1; j < steps.n; ++j) {
+      level = Vec16::fma(is_greater(scaled, Vec16::set1(steps.border[j])), Vec16::set1(steps.rise[j]), level);
+    }
+    const Vec16 difference = magnitude - level * Vec16::set1(steps.unit);
+    error = Vec16::fma(difference, difference, error);
+  }
+  return error.reduce_add();
+}
+
+void encode_levels(const float* x, int64_t n, int bits, float scale, uint8_t* codes) {
+  const LevelSteps steps(bits, scale);
+  for (int64_t i = 0; i < n; i += 16) {
+    const Vec16 value = Vec16::load(x + i), scaled = Vec16::max_abs(value, Vec16::zero()) * Vec16::set1(steps.inverse);
+    Vec16 index = Vec16::zero();
+    for (int j = 1; j < steps.n; ++j) index = index + is_greater(scaled, Vec16::set1(steps.border[j]));
+    // half + index for a positive value, half - 1 - index for another.
+    const Vec16 negative = Vec16::set1(static_cast<float>(steps.n - 1)) - index;
+    const Vec16 between = Vec16::fma(Vec16::set1(2.0f), index, Vec16::set1(1.0f));
+    Vec16::fma(is_greater(value, Vec16::zero()), between, negative).store_codes(codes + i);
+  }
 }
 
 }  // namespace

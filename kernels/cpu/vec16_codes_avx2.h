@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "kernels/calibrated_page.h"
 #include "kernels/cpu/vec16_avx2.h"
 
 namespace smartkv::kernels {
@@ -22,14 +23,14 @@ inline void store_weights(Vec16 x, Vec16 factor, uint8_t* row, int64_t, int64_t 
 
 inline __m256i load_bytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
-// Returns 128 in every byte with a set bit.
-inline __m256i third_bits(const uint8_t* p) {
+// Returns 255 in every byte with a set bit.
+inline __m256i spread_bits(const uint8_t* p) {
   int32_t bits;
   std::memcpy(&bits, p, sizeof bits);
   const __m256i of_byte = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
   const __m256i select = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201u));
   const __m256i spread = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(bits), of_byte), select);
-  return _mm256_and_si256(_mm256_cmpeq_epi8(spread, select), _mm256_set1_epi8(-128));
+  return _mm256_cmpeq_epi8(spread, select);
 }
 
 template <int Bits>
@@ -47,7 +48,51 @@ void decode_block(const uint8_t* in, uint8_t* out) {
                                                                   : Bits == 3 ? 0x60
                                                                               : 0xc0)));
     }
-    if constexpr (Bits == 3) bytes = _mm256_or_si256(bytes, third_bits(in + 64 + 4 * i));
+    if constexpr (Bits == 3) {
+      bytes = _mm256_or_si256(bytes, _mm256_and_si256(spread_bits(in + 64 + 4 * i), _mm256_set1_epi8(-128)));
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 32 * i), bytes);
+  }
+}
+
+// The levels + 128 of codes of up to 4 bits, for byte shuffles.
+template <int Bits>
+alignas(16) constexpr std::array<uint8_t, 16> kLevelBytes = [] {
+  std::array<uint8_t, 16> bytes{};
+  for (int c = 0; c < 16; ++c)
+    bytes[static_cast<size_t>(c)] = static_cast<uint8_t>(code_level(Bits, c % (1 << Bits)) + 128);
+  return bytes;
+}();
+
+// Decodes a block of a calibrated page to the levels of its codes + 128.
+template <int Bits>
+void decode_levels(const uint8_t* in, uint8_t* out) {
+  constexpr int kPairs = Bits >= 4 ? 128 : 0, kOnes = kPairs + ((Bits & 2) != 0 ? 64 : 0);
+  const auto shifted = [](__m256i x, int by, int mask) {
+    return _mm256_and_si256(_mm256_srl_epi16(x, _mm_cvtsi32_si128(by)), _mm256_set1_epi8(static_cast<char>(mask)));
+  };
+  for (int i = 0; i < 8; ++i) {  // 32 codes
+    __m256i codes = _mm256_setzero_si256();
+    if constexpr (Bits == 8) {
+      codes = load_bytes(in + 32 * i);
+    } else {
+      if constexpr (Bits >= 4) codes = shifted(load_bytes(in + i / 4 * 64 + i % 2 * 32), 4 * (i / 2 % 2), 15);
+      if constexpr ((Bits & 2) != 0) {
+        const __m256i pairs = shifted(load_bytes(in + kPairs + i % 2 * 32), 2 * (i / 2), 3);
+        codes = _mm256_or_si256(codes, _mm256_slli_epi16(pairs, Bits >= 4 ? 4 : 0));
+      }
+      if constexpr ((Bits & 1) != 0) {
+        const __m256i ones = _mm256_and_si256(spread_bits(in + kOnes + 4 * i), _mm256_set1_epi8(1 << (Bits - 1)));
+        codes = _mm256_or_si256(codes, ones);
+      }
+    }
+    __m256i bytes = codes;
+    if constexpr (Bits <= 4) {
+      const __m128i levels = _mm_load_si128(reinterpret_cast<const __m128i*>(kLevelBytes<Bits>.data()));
+      bytes = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(levels), codes);
+    } else if constexpr (Bits < 8) {
+      bytes = _mm256_or_si256(_mm256_slli_epi16(codes, 8 - Bits), _mm256_set1_epi8(1 << (7 - Bits)));
+    }
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 32 * i), bytes);
   }
 }

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "kernels/calibrated_page.h"
 #include "kernels/cpu/vec16_avx512.h"
 
 namespace smartkv::kernels {
@@ -58,6 +59,58 @@ void decode_block(const uint8_t* in, uint8_t* out) {
     _mm512_storeu_si512(out + 64, decoded<Bits, 1>(first, in + 64));
     _mm512_storeu_si512(out + 128, decoded<Bits, 2>(second, in + 64));
     _mm512_storeu_si512(out + 192, decoded<Bits, 3>(second, in + 64));
+  }
+}
+
+// The levels + 128 of codes of up to 4 bits, for byte shuffles.
+template <int Bits>
+alignas(16) constexpr std::array<uint8_t, 16> kLevelBytes = [] {
+  std::array<uint8_t, 16> bytes{};
+  for (int c = 0; c < 16; ++c)
+    bytes[static_cast<size_t>(c)] = static_cast<uint8_t>(code_level(Bits, c % (1 << Bits)) + 128);
+  return bytes;
+}();
+
+template <int Bits>
+inline __m512i level_bytes() {
+  return _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kLevelBytes<Bits>.data())));
+}
+
+// Returns codes 64 G to 64 G + 63 of a block of a calibrated page.
+template <int Bits, int G>
+__m512i calibrated_codes(const uint8_t* in) {
+  __m512i codes = _mm512_setzero_si512();
+  if constexpr (Bits >= 4) codes = shifted_bits < G % 2 == 0 ? 0 : -4, 15 > (load_bytes(in + 64 * (G / 2)));
+  constexpr int kPairs = Bits >= 4 ? 128 : 0, kShift = Bits >= 4 ? 4 : 0;
+  if constexpr ((Bits & 2) != 0) {
+    const __m512i pairs = shifted_bits<kShift - 2 * G, 3 << kShift>(load_bytes(in + kPairs));
+    codes = _mm512_or_si512(codes, pairs);
+  }
+  if constexpr ((Bits & 1) != 0) {
+    constexpr int kOnes = kPairs + ((Bits & 2) != 0 ? 64 : 0);
+    const __mmask64 ones = _load_mask64(reinterpret_cast<__mmask64*>(const_cast<uint8_t*>(in + kOnes + 8 * G)));
+    codes = _mm512_mask_add_epi8(codes, ones, codes, _mm512_set1_epi8(1 << (Bits - 1)));
+  }
+  return codes;
+}
+
+template <int Bits>
+void decode_levels(const uint8_t* in, uint8_t* out) {
+  const auto store = [&](int g, __m512i codes) {
+    __m512i bytes = codes;
+    if constexpr (Bits <= 4) bytes = _mm512_shuffle_epi8(level_bytes<Bits>(), codes);
+    if constexpr (Bits == 5 || Bits == 6) {
+      bytes = _mm512_or_si512(_mm512_slli_epi16(codes, 8 - Bits), _mm512_set1_epi8(1 << (7 - Bits)));
+    }
+    _mm512_storeu_si512(out + 64 * g, bytes);
+  };
+  if constexpr (Bits == 8) {
+    for (int g = 0; g < 4; ++g) store(g, load_bytes(in + 64 * g));
+  } else {
+    store(0, calibrated_codes<Bits, 0>(in));
+    store(1, calibrated_codes<Bits, 1>(in));
+    store(2, calibrated_codes<Bits, 2>(in));
+    store(3, calibrated_codes<Bits, 3>(in));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/calibrated_page.h"
 #include "kernels/cpu/vec16_scalar.h"
 
 namespace smartkv::kernels {
@@ -33,6 +34,31 @@ void decode_block(const uint8_t* in, uint8_t* out) {
       out[c] = static_cast<uint8_t>((in[c % 64] >> (2 * (c / 64)) & 3) << (8 - Bits));
       if constexpr (Bits == 3) out[c] = static_cast<uint8_t>(out[c] | (in[64 + c / 8] >> (c % 8) & 1) << 7);
     }
+  }
+}
+
+// Decodes a block of a calibrated page (calibrated_page.h) to the levels of its 256 codes + 128.
+template <int Bits>
+void decode_levels(const uint8_t* in, uint8_t* out) {
+  for (int c = 0; c < 256; ++c) {
+    int code = 0, shift = 0;
+    const uint8_t* plane = in;
+    if constexpr (Bits == 8) {
+      code = in[c];
+    } else {
+      if constexpr (Bits >= 4) {
+        code = plane[c / 128 * 64 + c % 64] >> (4 * (c / 64 % 2)) & 15;
+        plane += 128;
+        shift = 4;
+      }
+      if constexpr ((Bits & 2) != 0) {
+        code |= (plane[c % 64] >> (2 * (c / 64)) & 3) << shift;
+        plane += 64;
+        shift += 2;
+      }
+      if constexpr ((Bits & 1) != 0) code |= (plane[c / 8] >> (c % 8) & 1) << shift;
+    }
+    out[c] = static_cast<uint8_t>(code_level(Bits, code) + 128);
   }
 }
 

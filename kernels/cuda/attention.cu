@@ -134,9 +134,9 @@ struct Chosen {
 template <int kDim>
 Chosen attention_of(const ItemClass& items) {
   if (items.rows == kFewRows) {
-    return {attention_kernel<kDim, 1>, BlockLayout<kDim, 1>::bytes(items.stages, items.stage_bytes)};
+    return {attention_kernel<kDim, 1>, BlockLayout<kDim, 1>::bytes(items)};
   }
-  return {attention_kernel<kDim, 4>, BlockLayout<kDim, 4>::bytes(items.stages, items.stage_bytes)};
+  return {attention_kernel<kDim, 4>, BlockLayout<kDim, 4>::bytes(items)};
 }
 
 // Calls function(room), where `room` is the least head_dim with a kernel that holds this head_dim, as a type.
@@ -167,7 +167,7 @@ void find_probabilities(const AttentionShape& shape, AttentionWorkspace& workspa
   const auto launch_all = [&](const char* pass, size_t more, const auto& kernel) {
     launch_classes(workspace.plan, uploaded, pass, stream, [&](const ItemClass& items) {
       return with_room_for(shape.head_dim, [&](auto room) {
-        return Chosen{kernel(room), BlockLayout<room, 1>::bytes(items.stages, items.stage_bytes) + more};
+        return Chosen{kernel(room), BlockLayout<room, 1>::bytes(items) + more};
       });
     });
   };

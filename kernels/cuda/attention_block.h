@@ -13,7 +13,8 @@
 // order for quantized pages. The order of tokens does not matter to a sum, as long as scores and values agree.
 #pragma once
 
-#include "kernels/cuda/attention_tables.h"
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/calibrated_codes.h"
 #include "kernels/cuda/page_codes.h"
 #include "kernels/cuda/platform.h"
 
@@ -23,7 +24,10 @@ constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kNoMaximum = -1e30f;  // Maximum of no tokens. Finite, so that differences are finite.
 constexpr float kUnseen = -1e37f;     // Score of a token that a row does not see. Its weight is 0 even with kNoMaximum.
 
-// Offsets in the shared memory of a block, in this order. The stages come last; `merged` takes their place at the end.
+// A calibrated page is decoded to a dense one in shared memory.
+
+// Offsets in the shared memory of a block, in this order. The stages come last, with what Goal::kPromises writes and
+// the decoded page behind them; `merged` takes their place at the end.
 template <int kDim, int kRowWarps>
 struct BlockLayout {
   static constexpr int kRows = 16 * kRowWarps, kTokenWarps = kWarps / kRowWarps;
@@ -40,8 +44,8 @@ struct BlockLayout {
   static constexpr int kMergedRow = kDim + 8;  // In floats: 8 banks more than a multiple of 32.
   static constexpr int kMergedBytes = 4 * kRows * kMergedRow;
 
-  static size_t bytes(int stages, int stage_bytes) {
-    const int pages = stages * stage_bytes;
+  static size_t bytes(const ItemClass& items) {
+    const int pages = items.stages * items.stage_bytes + items.decoded_bytes;
     return static_cast<size_t>(kStages + (pages > kMergedBytes ? pages : kMergedBytes));
   }
 };
@@ -172,6 +176,9 @@ class Block {
   __device__ unsigned char* stage_of(int stage) const {
     return shared_ + Layout::kStages + stage * tables_.stage_bytes;
   }
+  __device__ unsigned char* decoded_page() const {
+    return stage_of(tables_.stages) + (kGoal == Goal::kPromises ? kPromiseBytes : 0);
+  }
   __device__ int row(int half) const { return 16 * row_warp_ + group_ + 8 * half; }
   __device__ int tile(int i) const { return token_warp_ * kTiles + i; }
   __device__ int64_t partial_row(int split, int r) const { return int64_t{item_.rows.partial} + split * rows_ + r; }
@@ -259,6 +266,11 @@ class Block {
       copy(to, reinterpret_cast<const unsigned char*>(segment.bias + item_.rows.kv_head * kPage), kBiasBytes);
     }
     to += kBiasBytes;
+    if (segment.widths != nullptr) {
+      const FlatWidths& widths = *widths_of(segment.widths, item_.rows.kv_head, dim_).head;
+      copy(to, segment.k + widths.first, kValues ? widths.total : widths.v_codes);
+      return;
+    }
     if (segment.k_codes == 0) {
       copy_rows(to, k, dim_ / 2, 4 * kPage, kDenseKRow);
       if constexpr (kValues)
@@ -284,7 +296,8 @@ class Block {
   __device__ void page(const Segment& segment, unsigned char* stage, int start) {
     float s[kTiles][2][4] = {};
     const bool coded = segment.k_codes != 0;
-    unsigned char* const from = stage + kBiasBytes;
+    unsigned char* from = stage + kBiasBytes;
+    if (segment.widths != nullptr) from = decode_page(segment, from);
     if constexpr (kValues) {
       if (!coded && segment.tokens < kPage) clear_values_past(segment.tokens, from + dim_ / 2 * kDenseKRow);
     }
@@ -311,6 +324,30 @@ class Block {
         dense_values(from + dim_ / 2 * kDenseKRow, s);
       }
     }
+  }
+
+  // Decodes a calibrated page. Returns the dense page.
+  __device__ unsigned char* decode_page(const Segment& segment, const unsigned char* page) const {
+    unsigned char* const to = decoded_page();
+    auto* const mean = reinterpret_cast<float*>(to + decoded_mean(dim_));
+    const WidthView widths = widths_of(segment.widths, item_.rows.kv_head, dim_);
+    rotate_mean(widths, segment.middle, dim_, mean);
+    __syncthreads();
+    decode_keys(widths, page, mean, segment.within, dim_, [&](int token, int channel, float x) {
+      reinterpret_cast<uint16_t*>(to + channel / 2 * kDenseKRow)[2 * token + channel % 2] =
+          static_cast<uint16_t>(pack_bf16(x, 0.0f));
+    });
+    if constexpr (kValues) {
+      unsigned char* const v = to + dim_ / 2 * kDenseKRow;
+      decode_values(widths, page, dim_, [&](int token, int channel, const float(&x)[4]) {
+        for (int two = 0; two < 4; two += 2) {
+          auto* const row = reinterpret_cast<uint32_t*>(v + (token + two) / 2 * dense_v_row(dim_));
+          row[channel] = pack_bf16(x[two], x[two + 1]);
+        }
+      });
+    }
+    __syncthreads();
+    return to;
   }
 
   __device__ static int k_code_bytes(const Segment& segment) {

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "kernels/attention_kernels.h"
+#include "kernels/calibrated_page.h"
+#include "kernels/kv_backend.h"
 
 namespace smartkv::kernels::cuda {
 namespace {
@@ -29,6 +31,13 @@ int dense_stage_bytes(const AttentionShape& shape, bool values) {
 // Returns the bytes of shared memory that a page takes, with or without its values.
 int stage_bytes(const AttentionShape& shape, const KvSegment& segment, bool values) {
   if (segment.format == KvSegment::Format::kDense) return dense_stage_bytes(shape, values);
+  if (segment.format == KvSegment::Format::kCalibrated) {
+    int64_t bytes = 0;
+    for (const HeadWidths& head : segment.table->heads) {
+      bytes = std::max(bytes, values ? head.at.total : head.at.v_codes);
+    }
+    return kBiasBytes + static_cast<int>(bytes);
+  }
   const QuantizedLayout& layout = segment.quantized;
   return kBiasBytes + static_cast<int>(quantized_offsets(layout, shape.head_dim).k_codes) +
          coded_bytes(layout.k, kPageTokens) + (values ? coded_bytes(layout.v, shape.head_dim) : 0);
@@ -51,6 +60,7 @@ class Planner {
       plan.classes[i].rows = i < 2 ? kFewRows : kManyRows;
       plan.classes[i].stages = small ? 3 : 2;
       plan.classes[i].stage_bytes = small ? 0 : dense;
+      plan.classes[i].decoded_bytes = 0;
       plan.classes[i].items.clear();
     }
     small_page_ = dense * 5 / 8;
@@ -97,27 +107,39 @@ class Planner {
     for (int64_t start = 0; end < static_cast<int64_t>(segments_.size()) && start < seen; ++end) {
       start += segments_[static_cast<size_t>(end)].tokens;
     }
-    rows.splits = static_cast<int32_t>(std::max<int64_t>(1, (end + per_split - 1) / per_split));
+    // A split has calibrated pages alone, or none, because they take additional shared memory.
+    ends_.clear();
+    for (int64_t i = 0, first = 0; i < end; ++i) {
+      const auto calibrated = [&](int64_t j) { return segments_[static_cast<size_t>(j)].table != nullptr; };
+      if (i + 1 < end && i + 1 < first + per_split && calibrated(i) == calibrated(i + 1)) continue;
+      ends_.push_back(i + 1);
+      first = i + 1;
+    }
+    if (ends_.empty()) ends_.push_back(end);
+    rows.splits = static_cast<int32_t>(ends_.size());
     if (rows.splits > 1 || !values_) {
       rows.partial = static_cast<int32_t>(plan_.partial_rows);
       plan_.partial_rows += int64_t{rows.splits} * rows.n_queries * rows.n_heads;
       plan_.merges.push_back(rows);
     }
-    int64_t start = 0;
+    int64_t start = 0, first = 0;
     for (int32_t split = 0; split < rows.splits; ++split) {
-      const int64_t first = split * per_split, last = std::min(end, first + per_split);
+      const int64_t last = ends_[static_cast<size_t>(split)];
       int64_t tokens = 0;
-      int bytes = 0;
+      int bytes = 0, decoded = 0;
       for (int64_t i = first; i < last; ++i) {
         const KvSegment& segment = segments_[static_cast<size_t>(i)];
         tokens += segment.tokens;
         if (segment.is_of(rows.kv_head)) bytes = std::max(bytes, stage_bytes(shape_, segment, values_));
+        if (segment.table != nullptr) decoded = decoded_bytes(static_cast<int>(shape_.head_dim));
       }
       ItemClass& to = plan_.classes[(most == kFewRows ? 0 : 2) + (bytes <= small_page_ ? 1 : 0)];
       to.stage_bytes = std::max(to.stage_bytes, bytes);
+      to.decoded_bytes = std::max(to.decoded_bytes, decoded);
       to.items.push_back(
           {rows, split, static_cast<int32_t>(first), static_cast<int32_t>(last), static_cast<int32_t>(start)});
       start += tokens;
+      first = last;
     }
   }
 
@@ -125,7 +147,8 @@ class Planner {
   const bool values_;
   AttentionPlan& plan_;
   std::span<const KvSegment> segments_;
-  int small_page_ = 0;  // Most bytes of a small page.
+  int small_page_ = 0;         // Most bytes of a small page.
+  std::vector<int64_t> ends_;  // of the splits of rows, in segments
 };
 
 }  // namespace
@@ -149,7 +172,13 @@ Segment table_row(const AttentionShape& shape, const KvSegment& from) {
   to.tokens = from.tokens;
   to.kv_head = from.kv_head;
   to.scored = -1;
-  if (from.format != KvSegment::Format::kDense) {
+  if (from.format == KvSegment::Format::kCalibrated) {
+    if (from.table->on_device == nullptr)
+      throw std::invalid_argument("CUDA kernels: the width table is not on the device");
+    to.widths = reinterpret_cast<const unsigned char*>(from.table->on_device->data());
+    to.within = from.table->rotations->within_on_device();
+    to.middle = from.middle.device;
+  } else if (from.format != KvSegment::Format::kDense) {
     const QuantizedOffsets at = quantized_offsets(from.quantized, shape.head_dim);
     to.k_zeros = static_cast<int32_t>(at.k_zeros);
     to.v_scales = static_cast<int32_t>(at.v_scales);
@@ -185,6 +214,7 @@ Segment head_row(int64_t head_dim, const KvSegment& page, int64_t head, const ui
   const AttentionShape shape = page_shape(head + 1, head_dim);
   check_shape(shape);
   kernels::check(shape, page);
+  if (page.table != nullptr) throw std::invalid_argument("CUDA kernels: expected no calibrated page");
   Segment row = table_row(shape, page);
   row.k += head * page.head_stride;
   row.channel_order = channel_order == nullptr ? nullptr : channel_order + head * head_dim;

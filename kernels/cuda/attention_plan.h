@@ -16,6 +16,7 @@ constexpr int kFewRows = 16, kManyRows = 64;  // Rows of a block: few for decodi
 struct ItemClass {
   int rows = 0;                     // Rows of a block: kFewRows or kManyRows.
   int stages = 0, stage_bytes = 0;  // Pages in shared memory at once, and bytes of each.
+  int decoded_bytes = 0;            // Shared memory in which calibrated pages are decoded.
   std::vector<Item> items;
 };
 

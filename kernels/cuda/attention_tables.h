@@ -24,6 +24,10 @@ struct Segment {
   // For an indexed page that is not read whole, its number among these pages of the task. -1 for other pages.
   int32_t scored;
   uint8_t k_quads[4], v_quads[4];  // CodeRuns::quads
+  // A calibrated page: WidthTable::on_device, PageRotations::within_on_device() and the rotation of the page's middle.
+  // Null for other pages.
+  const unsigned char* widths;
+  const float *within, *middle;
 };
 
 // The queries of a task.
@@ -78,5 +82,10 @@ SMARTKV_HOST_DEVICE constexpr int dense_v_row(int head_dim) { return 4 * (head_d
 SMARTKV_HOST_DEVICE constexpr int quad_stride(int bytes) { return bytes % 64 == 0 ? bytes + 32 : bytes; }
 SMARTKV_HOST_DEVICE constexpr int block_rows(int extent) { return (extent + 63) / 64 * 64; }  // As in quantized_page.h.
 constexpr int kBiasBytes = 4 * kPage;  // Bias at the start of a stage.
+// Bytes of a decoded page: a dense page without a bias, then the rotated mean key.
+SMARTKV_HOST_DEVICE constexpr int decoded_mean(int head_dim) {
+  return head_dim / 2 * kDenseKRow + kPage / 2 * dense_v_row(head_dim);
+}
+SMARTKV_HOST_DEVICE constexpr int decoded_bytes(int head_dim) { return decoded_mean(head_dim) + 4 * head_dim; }
 
 }  // namespace smartkv::kernels::cuda

@@ -7,6 +7,7 @@
 
 #include "kernels/attention_kernels.h"
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/calibrated_codes.h"
 #include "kernels/cuda/indexed_rows.h"
 #include "kernels/cuda/page_values.h"
 #include "kernels/cuda/platform.h"
@@ -273,6 +274,218 @@ __global__ void __launch_bounds__(kThreads, 4) encode_kernel(const Encoding* job
   }
 }
 
+// Returns the code, from 2^(bits - 1) on, of the level that is nearest to a magnitude in units of 1 / 127.
+__device__ __forceinline__ int nearest_level(float magnitude, int bits, const WidthView& widths) {
+  const int half = 1 << (bits - 1);
+  const float* const levels = widths.levels + (1 << bits) - 2 + half;
+  int index = 0;
+  for (int i = 1; i < half; ++i) index += magnitude > 0.5f * (levels[i - 1] + levels[i]) ? 1 : 0;
+  return half + index;
+}
+
+// The encoding of one KV head of a calibrated page.
+struct CalibratedEncoding {
+  HeadValues from;
+  const unsigned char* table;
+  const float *within, *middle;
+  unsigned char* page;
+  int32_t head;
+};
+
+// Returns the byte of the scale of a column, as kernels/calibrated_page.cpp finds it. REQUIRES: all lanes of a warp
+// have columns of the same width.
+__device__ int fit_scale(const Column& column, int bits, const WidthView& widths) {
+  constexpr int kMostScale = 254, kMostSteps = 16;
+  const auto error = [&](int k) {
+    const float scale = widths.scales[k];
+    float sum = 0.0f;
+    if (bits > 4) {
+      const float step = __fmul_rn(__fdiv_rn(scale, 127.0f), static_cast<float>(256 >> bits));
+      const float zero = __fmul_rn(__fdiv_rn(scale, 127.0f), level_of(widths.levels, bits, 0));
+      const CodeLine line = {step, step > 0 ? __fdiv_rn(1.0f, step) : 0.0f, zero, static_cast<float>((1 << bits) - 1)};
+      for_each(column, [&](float x, int) {
+        const float difference = x - fmaf(line.scale, code_of(x, line), line.zero);
+        sum = fmaf(difference, difference, sum);
+      });
+    } else {
+      const float unit = __fdiv_rn(scale, 127.0f), inverse = scale > 0 ? __fdiv_rn(127.0f, scale) : 0.0f;
+      for_each(column, [&](float x, int) {
+        const float level = widths.levels[(1 << bits) - 2 + nearest_level(fabsf(x) * inverse, bits, widths)];
+        const float difference = fmaf(-level, unit, fabsf(x));
+        sum = fmaf(difference, difference, sum);
+      });
+    }
+    return sum_of_column(sum);
+  };
+  float squares = 0.0f, top = 0.0f;
+  for_each(column, [&](float x, int) {
+    squares = fmaf(x, x, squares);
+    top = fmaxf(top, fabsf(x));
+  });
+  squares = sum_of_column(squares);
+  top = max_of_column(top);
+  if (bits <= 4) {
+    const float of_normal = bits == 1 ? 0.799f : bits == 2 ? 1.512f : bits == 3 ? 2.156f : 2.749f;
+    top = __fmul_rn(__fsqrt_rn(__fdiv_rn(squares, static_cast<float>(kPage))), of_normal);
+  }
+  int best = 0, end = kMostScale;  // the first scale that is not below `top`
+  while (best < end) {
+    const int middle = (best + end) / 2;
+    if (widths.scales[middle] < top) {
+      best = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  const bool sound = squares <= FLT_MAX;
+  float least = error(best);
+  const int start = best;
+  for (int step = -1; step <= 1; step += 2) {
+    bool searches = sound && (step < 0 || best == start);  // the error has one minimum
+    for (int i = 0; i < kMostSteps; ++i) {
+      const int next = best + step;
+      searches = searches && next >= 0 && next <= kMostScale;
+      if (max_of_warp(searches ? 1.0f : 0.0f) == 0.0f) break;
+      const float trial = error(searches ? next : best);
+      searches = searches && trial < least;
+      if (!searches) continue;
+      least = trial;
+      best = next;
+    }
+  }
+  return sound ? best : kMostScale + 1;
+}
+
+__device__ uint32_t code_of_column(float x, int bits, float scale, const WidthView& widths) {
+  if (bits > 4) {
+    const float step = __fmul_rn(__fdiv_rn(scale, 127.0f), static_cast<float>(256 >> bits));
+    const float zero = __fmul_rn(__fdiv_rn(scale, 127.0f), level_of(widths.levels, bits, 0));
+    const CodeLine line = {step, step > 0 ? __fdiv_rn(1.0f, step) : 0.0f, zero, static_cast<float>((1 << bits) - 1)};
+    return static_cast<uint32_t>(code_of(x, line));
+  }
+  const float inverse = scale > 0 ? __fdiv_rn(127.0f, scale) : 0.0f;
+  const int code = nearest_level(fabsf(x) * inverse, bits, widths);
+  return static_cast<uint32_t>(x > 0 ? code : (1 << bits) - 1 - code);
+}
+
+// Packs the codes of a quad, rows [64] of four codes, into the words of its blocks. Row r of V has the codes of column
+// r % 4 for tokens 4 (r / 4) to 4 (r / 4) + 3. `quad`: the quad's place among the four that share blocks, or -1 if it
+// has a block of its own. All lanes of a warp call it.
+__device__ void pack_quad(const uint32_t* rows, int bits, int quad, uint32_t* out, int lane) {
+  const auto row = [&](int part, int u, int c) {
+    return rows[quad < 0 ? 16 * u + part * 4 + c : 16 * part + 4 * u + c];
+  };
+  // Word w of a plane is in block w / 4 at `at`, or, of a quad of its own, all are in one block.
+  const auto place = [&](int part, int at) {
+    return quad < 0 ? out + at + 4 * part : out + 8 * bits * part + at + 4 * quad;
+  };
+  if (bits == 8) {
+    for (int i = lane; i < 64; i += 32) place(i / 16, i / 4 % 4 * 16)[i % 4] = row(i / 16, i / 4 % 4, i % 4);
+    return;
+  }
+  int shift = 0, first = 0;
+  if (bits >= 4) {
+    const int part = lane / 8, h = lane / 4 % 2, c = lane % 4;
+    place(part, 16 * h)[c] = (row(part, 2 * h, c) & 0x0f0f0f0fu) | (row(part, 2 * h + 1, c) & 0x0f0f0f0fu) << 4;
+    shift = 4;
+    first = 32;
+  }
+  if (((bits - shift) & 2) != 0) {
+    if (lane < 16) {
+      uint32_t word = 0;
+      for (int u = 0; u < 4; ++u) word |= (row(lane / 4, u, lane % 4) >> shift & 0x03030303u) << (2 * u);
+      place(lane / 4, first)[lane % 4] = word;
+    }
+    shift += 2;
+    first += 16;
+  }
+  if (((bits - shift) & 1) != 0 && lane < 16) {
+    uint32_t four = 0;  // Moves bits 0, 8, 16 and 24 to 24, ..., 27. No two terms of the product meet.
+    const int part = lane / 4, u = lane % 4;
+    for (int c = 0; c < 4; ++c) four |= ((row(part, u, c) >> shift & 0x01010101u) * 0x01020408u >> 24 & 15u) << (4 * c);
+    auto* const halves = reinterpret_cast<uint16_t*>(quad < 0 ? out + first : out + 8 * bits * part + first);
+    halves[quad < 0 ? 4 * u + part : 4 * u + quad] = static_cast<uint16_t>(four);
+  }
+}
+
+// A warp takes a quad, two columns at a time. Shared memory: the codes of one quad for each warp, [64][4], then the
+// rotated mean key.
+__global__ void __launch_bounds__(kThreads, 4) encode_calibrated_kernel(const CalibratedEncoding* jobs, int dim) {
+  const CalibratedEncoding& job = jobs[blockIdx.x];
+  const WidthView widths = widths_of(job.table, job.head, dim);
+  const FlatWidths& head = *widths.head;
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  unsigned char* const codes = shared_memory() + warp * 256;
+  auto* const mean = reinterpret_cast<float*>(shared_memory() + kWarps * 256);
+  unsigned char* const page = job.page + head.first;
+  rotate_mean(widths, job.middle, dim, mean);
+  __syncthreads();
+  const int k_quads = coded_quads(head.k_quads), v_quads = coded_quads(head.v_quads);
+  for (int i = warp; i < k_quads + v_quads; i += kWarps) {
+    const bool is_k = i < k_quads;
+    const int quad = is_k ? i : i - k_quads;
+    const CodeBlock block = code_block(is_k ? head.k_quads : head.v_quads, is_k, quad);
+    for (int two = 0; two < 4; two += 2) {
+      const int in_quad = two + lane / kColumnLanes, index = 4 * quad + in_quad;
+      const int channel = is_k ? widths.k_order[index] : widths.v_order[index];
+      Column column = {};
+      column.n = kPage / kColumnLanes;
+#pragma unroll
+      for (int j = 0; j < kPage / kColumnLanes; ++j) {
+        const int token = lane % kColumnLanes + kColumnLanes * j;
+        column.x[j] =
+            is_k ? __fsub_rn(job.from.k_at(dim, token, channel), key_offset(mean, job.within, dim, channel, token))
+                 : __fsub_rn(job.from.v_at(dim, token, channel), widths.v_mean[channel]);
+      }
+      const int scale = fit_scale(column, block.bits, widths);
+      if (lane % kColumnLanes == 0) page[(is_k ? 0 : head.v_scales) + index] = static_cast<unsigned char>(scale);
+      for_each(column, [&](float x, int j) {
+        const int token = lane % kColumnLanes + kColumnLanes * j;
+        const int at = is_k ? 4 * token + in_quad : token / 4 * 16 + 4 * in_quad + token % 4;
+        codes[at] = static_cast<unsigned char>(code_of_column(x, block.bits, widths.scales[scale], widths));
+      });
+    }
+    __syncwarp();
+    const bool shares = block.columns == 16;
+    auto* const out = reinterpret_cast<uint32_t*>(page + (is_k ? head.k_codes : head.v_codes) + block.bytes -
+                                                  (shares ? 32 * block.bits * block.part : 0));
+    pack_quad(reinterpret_cast<const uint32_t*>(codes), block.bits, shares ? block.part : -1, out, lane);
+    __syncwarp();
+  }
+}
+
+// The reading of one KV head of a calibrated page.
+struct CalibratedReading {
+  const unsigned char* table;
+  const float *within, *middle;
+  const unsigned char* page;
+  int32_t head, first, n;
+  float* k;
+  float* v;
+};
+
+// Shared memory: the rotated mean key.
+__global__ void __launch_bounds__(kThreads) read_calibrated_kernel(const CalibratedReading* jobs, int dim) {
+  const CalibratedReading& job = jobs[blockIdx.x];
+  const WidthView widths = widths_of(job.table, job.head, dim);
+  const unsigned char* const page = job.page + widths.head->first;
+  auto* const mean = reinterpret_cast<float*>(shared_memory());
+  rotate_mean(widths, job.middle, dim, mean);
+  __syncthreads();
+  const auto put = [&](float* rows, int token, int channel, float x) {
+    if (token >= job.first && token < job.first + job.n) rows[(token - job.first) * dim + channel] = x;
+  };
+  if (job.k != nullptr) {
+    decode_keys(widths, page, mean, job.within, dim,
+                [&](int token, int channel, float x) { put(job.k, token, channel, x); });
+  }
+  if (job.v != nullptr) {
+    decode_values(widths, page, dim, [&](int token, int channel, const float(&x)[4]) {
+      for (int t = 0; t < 4; ++t) put(job.v, token + t, channel, x[t]);
+    });
+  }
+}
+
 // The reading of one KV head. All pointers are those of this head.
 struct Reading {
   Segment page;
@@ -370,6 +583,7 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
   const int64_t values = kPageTokens * head_dim;
   int64_t decoded_heads = 0;
   for (const PageEncode& page : pages) {
+    if (page.table != nullptr) continue;
     const KvSegment coded{.format = KvSegment::Format::kQuantized, .tokens = kPageTokens, .quantized = page.layout};
     check_shape(page_shape(page.n_heads, head_dim));
     kernels::check(page_shape(page.n_heads, head_dim), coded);
@@ -388,7 +602,21 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
   workspace.residuals.clear();
   workspace.encodings.clear();
   workspace.row_encodings.clear();
+  workspace.calibrated.clear();
   for (const PageEncode& page : pages) {
+    if (page.table != nullptr) {
+      const Segment at = table_row(page_shape(page.n_heads, head_dim), page.calibrated());
+      for (int64_t head = 0; head < page.n_heads; ++head) {
+        append_row(CalibratedEncoding{{page.source.tokens.data() + head * kPageTokens, nullptr, nullptr},
+                                      at.widths,
+                                      at.within,
+                                      at.middle,
+                                      static_cast<unsigned char*>(page.blocks),
+                                      static_cast<int32_t>(head)},
+                   &workspace.calibrated);
+      }
+      continue;
+    }
     const AttentionShape shape = page_shape(page.n_heads, head_dim);
     for (int64_t head = 0; head < page.n_heads; ++head) {
       Encoding row = {};
@@ -423,11 +651,16 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
   const auto encodings = rows_of<Encoding>(workspace.encodings);
   launch(encode_kernel, "encode_pages", static_cast<int64_t>(encodings.size()), kThreads, kWarps * 4 * 256, stream,
          workspace.jobs.send(encodings, stream), static_cast<int>(head_dim));
+  const auto calibrated = rows_of<CalibratedEncoding>(workspace.calibrated);
+  launch(encode_calibrated_kernel, "encode_pages: calibrated", static_cast<int64_t>(calibrated.size()), kThreads,
+         kWarps * 256 + static_cast<size_t>(head_dim) * sizeof(float), stream, workspace.jobs.send(calibrated, stream),
+         static_cast<int>(head_dim));
   encode_rows(head_dim, rows_of<RowEncoding>(workspace.row_encodings), workspace.jobs, stream);
 }
 
 void read_pages(int64_t head_dim, std::span<const PageRead> pages, PageWorkspace& workspace, CUstream_st* stream) {
   workspace.readings.clear();
+  workspace.calibrated.clear();
   for (const PageRead& page : pages) {
     const AttentionShape shape = page_shape(page.n_heads, head_dim);
     check_shape(shape);
@@ -435,11 +668,23 @@ void read_pages(int64_t head_dim, std::span<const PageRead> pages, PageWorkspace
     check_tokens(page.first, page.n);
     for (int64_t head = 0; head < page.n_heads; ++head) {
       const auto row = [&](float* rows) { return rows == nullptr ? nullptr : rows + head * page.head_stride; };
+      if (page.page.table != nullptr) {
+        const Segment at = table_row(shape, page.page);
+        append_row(
+            CalibratedReading{at.widths, at.within, at.middle, at.k, static_cast<int32_t>(page.head + head),
+                              static_cast<int32_t>(page.first), static_cast<int32_t>(page.n), row(page.k), row(page.v)},
+            &workspace.calibrated);
+        continue;
+      }
       append_row(reading_of(shape, page.page, page.head + head, page.first, page.n, row(page.k), row(page.v)),
                  &workspace.readings);
     }
   }
   launch_reads(rows_of<Reading>(workspace.readings), head_dim, workspace, stream);
+  const auto calibrated = rows_of<CalibratedReading>(workspace.calibrated);
+  launch(read_calibrated_kernel, "read_pages: calibrated", static_cast<int64_t>(calibrated.size()), kThreads,
+         static_cast<size_t>(head_dim) * sizeof(float), stream, workspace.jobs.send(calibrated, stream),
+         static_cast<int>(head_dim));
 }
 
 }  // namespace smartkv::kernels::cuda

@@ -21,8 +21,9 @@ namespace smartkv::kernels::cuda {
 // Tables and scratch of calls. They grow to the largest call and are then reused. Only for calls on one stream.
 struct PageWorkspace {
   UploadRing jobs;
-  DeviceBuffer scratch;                                                        // Contents last for one call.
-  std::vector<std::byte> readings, residuals, encodings, row_encodings, rows;  // In host memory: see row_table.h.
+  DeviceBuffer scratch;  // Contents last for one call.
+  std::vector<std::byte> readings, residuals, encodings, row_encodings, rows,
+      calibrated;  // In host memory: see row_table.h.
 };
 
 // Tokens to write to slots [slot, slot + n) of one dense page of bf16.

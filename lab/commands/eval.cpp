@@ -7,6 +7,7 @@
 #include <iostream>
 #include <memory>
 
+#include "engine/calibration/calibration.h"
 #include "engine/model/llama.h"
 #include "engine/model/policy_context.h"
 #include "engine/system_resources.h"
@@ -123,7 +124,11 @@ int eval(const EvalArguments& arguments) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model.path);
   const std::unique_ptr<Model> model = load_llama(*weights, arguments.model, threads);
   const CacheShape shape = llama_cache_shape(model->config(), arguments.model);
-  const PolicyContext context = policy_context(*model, shape, &threads, gates);
+  PolicyContext context = policy_context(*model, shape, &threads, gates);
+  context.load_sensitivity = [&, found = std::shared_ptr<const Sensitivity>()]() mutable {
+    if (found == nullptr) found = calibrate(*model, *weights, *tokenizer, shape, threads, calibration_folder());
+    return found;
+  };
   const EvaluationModel evaluated{*model, threads, shape,
                                   [&](const nlohmann::json& spec) { return make_policy(context, spec); }, &context};
 

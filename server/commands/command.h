@@ -33,6 +33,7 @@ std::function<int()> setup_chat(CLI::App& app);
 std::function<int()> setup_config(CLI::App& app);
 std::function<int()> setup_plan(CLI::App& app);
 std::function<int()> setup_quantize(CLI::App& app);
+std::function<int()> setup_calibrate(CLI::App& app);
 std::function<int()> setup_completions(CLI::App& app);
 
 // Parses the command line and runs the command. Returns the exit code. Errors go to stderr.

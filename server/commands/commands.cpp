@@ -136,6 +136,8 @@ std::vector<Command>& commands() {
       {"config", "Check a config file; show the presets and the schema of config files", setup_config},
       {"plan", "Show which KV-cache policies fit a number of sequences into a given memory", setup_plan},
       {"quantize", "Write a copy of a model with integer weights, which loads faster", setup_quantize},
+      {"calibrate", "Measure how much each channel of a model's KV cache matters, for the policy calibrated",
+       setup_calibrate},
       {"inspect", "Show the contents of a model file", setup_inspect},
       {"completions", "Print a completion script for bash, fish or zsh", setup_completions},
   };

@@ -15,6 +15,7 @@
 #include "cache/policy.h"
 #include "tests/cache/cache_driver.h"
 #include "tests/cache/random_gate.h"
+#include "tests/cache/random_sensitivity.h"
 
 namespace smartkv {
 namespace {
@@ -76,6 +77,7 @@ Rank run(const nlohmann::json& spec, int64_t all_heads, Meeting* meeting, int64_
     }
   };
   context.load_gate = [whole](const std::string&) { return random_gate(whole); };
+  context.load_sensitivity = [whole] { return random_sensitivity(whole); };
   context.heads = heads;
   CacheDriver driver(shape, kGroup * shape.n_kv_heads, pool->backend(), context.first_kv_head(), all_heads);
   const auto policy = make_policy(context, spec);

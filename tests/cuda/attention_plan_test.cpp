@@ -61,8 +61,7 @@ TEST(CudaAttentionPlan, SharedMemoryIsAsDocumented) {
   const auto few = [](int64_t dim, const PageFormats& formats, size_t c) {
     const Sequence sequence({4, 1, dim}, KvType::kBf16, 9 * kPageTokens, 1, formats);
     const ItemClass items = planned(sequence, 1, c);
-    return dim == 64 ? BlockLayout<64, 1>::bytes(items.stages, items.stage_bytes)
-                     : BlockLayout<128, 1>::bytes(items.stages, items.stage_bytes);
+    return dim == 64 ? BlockLayout<64, 1>::bytes(items) : BlockLayout<128, 1>::bytes(items);
   };
   EXPECT_EQ(few(64, {std::nullopt}, 0), 43904);
   EXPECT_EQ(few(128, {std::nullopt}, 0), 82944);
@@ -72,7 +71,7 @@ TEST(CudaAttentionPlan, SharedMemoryIsAsDocumented) {
   }
   const Sequence prompt({4, 1, 128}, KvType::kBf16, 9 * kPageTokens, 1);
   const ItemClass many = planned(prompt, 64, 2);
-  EXPECT_EQ((BlockLayout<128, 4>::bytes(many.stages, many.stage_bytes)), 109440);
+  EXPECT_EQ((BlockLayout<128, 4>::bytes(many)), 109440);
 }
 
 TEST(CudaAttentionPlan, SharedMemoryOfIndexedPagesIsAsDocumented) {
@@ -82,7 +81,7 @@ TEST(CudaAttentionPlan, SharedMemoryOfIndexedPagesIsAsDocumented) {
                          std::span(indexed.sequence.segments).first(kIndexedPages)};
   plan_promises(indexed.sequence.shape, {&task, 1}, plan);
   ASSERT_EQ(plan.classes[1].items.size(), 2);  // all pages are small
-  EXPECT_EQ((BlockLayout<128, 1>::bytes(plan.classes[1].stages, plan.classes[1].stage_bytes)), 22656);
+  EXPECT_EQ((BlockLayout<128, 1>::bytes(plan.classes[1])), 22656);
   EXPECT_EQ(kPromiseBytes, 4096);
   EXPECT_EQ(choice_bytes(), 32904);
   EXPECT_EQ(gather_bytes(128), 34560);

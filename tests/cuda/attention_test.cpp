@@ -8,9 +8,11 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/kv_backend.h"
 #include "kernels/thread_pool.h"
 #include "tests/cuda/device_test.h"
 #include "tests/kernels/attention_sequence.h"
+#include "tests/kernels/width_tables.h"
 
 namespace smartkv::kernels {
 namespace {
@@ -46,10 +48,10 @@ std::vector<uint8_t> run_cuda(const Sequence& sequence, int64_t n) { return run_
 // their product with a token's scale), and that of the result. Rounding a query times a page's scales to f16 adds less.
 constexpr double kTolerance = 4e-3;
 
-void expect_definition(const Sequence& sequence, int64_t n, const std::string& what) {
+void expect_definition(const Sequence& sequence, int64_t n, const std::string& what, double tolerance = kTolerance) {
   const std::vector<uint8_t> out = run_cuda(sequence, n);
   const double error = relative_error(sequence.reference(n), [&](size_t i) { return element(out, KvType::kBf16, i); });
-  EXPECT_LT(error, kTolerance) << what;
+  EXPECT_LT(error, tolerance) << what;
 }
 
 class CudaAttention : public OrderTest {};
@@ -113,6 +115,30 @@ TEST_P(CudaAttention, EveryGroupOfHeadsAndMixOfFormatsEqualsTheDefinition) {
       expect_definition(sequence, n,
                         std::to_string(shape.n_heads) + "/" + std::to_string(shape.n_kv_heads) + " head_dim " +
                             std::to_string(dim) + " tokens " + std::to_string(tokens) + " n " + std::to_string(n));
+    }
+  }
+}
+
+// Decoded keys and values are rounded to bf16, those of a dense page were before.
+TEST_P(CudaAttention, CalibratedPagesEqualTheDefinition) {
+  constexpr double kDecodedTolerance = 1e-2;
+  ThreadPool threads{1};
+  const auto backend = make_cpu_kv_backend(&threads);
+  for (const Shape shape : {Shape{3, 1, 64}, Shape{4, 2, 128}, Shape{2, 1, 48}, Shape{4, 2, 16}, Shape{2, 1, 256}}) {
+    const int64_t dim = shape.head_dim, all = dim / 4;
+    std::vector<WidthTable> tables = {every_width(dim, shape.n_kv_heads, backend),
+                                      width_table(dim, shape.n_kv_heads, {}, {}, 3, backend)};
+    for (const int bits : kWidths) {
+      tables.push_back(width_table(dim, shape.n_kv_heads, {{bits, all}}, {{bits, all}}, 3, backend));
+    }
+    for (size_t i = 0; i < tables.size(); ++i) {
+      const PageFormats formats = {std::nullopt, uniform_layout(dim, 4, 4), std::nullopt};
+      Sequence sequence(shape, KvType::kBf16, 700, i, formats);
+      calibrate(sequence, tables[i], {0, 2, 3, 4, 6, 9});
+      for (const int64_t n : {1, 23}) {
+        expect_definition(sequence, n, "head_dim " + std::to_string(dim) + " table " + std::to_string(i),
+                          kDecodedTolerance);
+      }
     }
   }
 }

@@ -36,6 +36,9 @@ class DeviceRows final : public LlamaBackend {
     host_->embed(tokens);
   }
   bool device_rows() const override { return true; }
+  void watch_residual(std::function<void(int64_t layer, float squares)> watch) override {
+    host_->watch_residual(std::move(watch));
+  }
   void project(int64_t layer, float* qkv) override {
     std::vector<float> rows(rows_ * static_cast<size_t>(qkv_width_));
     host_->project(layer, rows.data());

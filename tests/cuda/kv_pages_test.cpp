@@ -15,7 +15,10 @@
 #include "kernels/bf16.h"
 #include "kernels/elementwise.h"
 #include "kernels/indexed_rows.h"
+#include "kernels/kv_backend.h"
+#include "kernels/thread_pool.h"
 #include "tests/cuda/device_test.h"
+#include "tests/kernels/width_tables.h"
 
 namespace smartkv::kernels {
 namespace {
@@ -254,6 +257,52 @@ TEST_P(CudaPages, RowsAndCodesAreEncodedToo) {
 }
 
 // Rows of indexed pages from every kind of source, beside their index.
+TEST_P(CudaPages, CalibratedCodesAreTheCpusAndReadBackAlike) {
+  SMARTKV_NEEDS_FUSED_PRODUCTS();
+  ThreadPool threads{1};
+  const auto backend = make_cpu_kv_backend(&threads);
+  for (const int64_t dim : {16, 48, 64, 128, 256}) {
+    std::vector<WidthTable> tables = {every_width(dim, 2, backend)};
+    for (const int bits : kWidths) {
+      tables.push_back(width_table(dim, 2, {{bits, dim / 4}}, {{bits, dim / 4}}, 3, backend));
+    }
+    for (const WidthTable& table : tables) {
+      AlignedBuffer blocks(static_cast<size_t>(table.bytes)), expected(blocks.size());
+      std::fill_n(blocks.data(), blocks.size(), std::byte{0});
+      std::fill_n(expected.data(), expected.size(), std::byte{0});
+      Page page(shape_of(2, dim));
+      page.fill(9);
+      const std::vector<TokenPlace> places = page.places(nullptr);
+      PageEncode job;
+      job.source.tokens = places;
+      job.n_heads = 2;
+      job.blocks = blocks.data();
+      job.table = &table;
+      job.middle = table.rotations->middle(70);
+      cuda::PageWorkspace workspace;
+      cuda::encode_pages(dim, {&job, 1}, workspace, nullptr);
+      std::vector<float> all_k(static_cast<size_t>(2 * kPageTokens * dim)), all_v(all_k.size());
+      const PageRead read{job.calibrated(), 0, 2, 0, kPageTokens, all_k.data(), all_v.data(), kPageTokens * dim};
+      cuda::read_pages(dim, {&read, 1}, workspace, nullptr);
+      finish();
+      for (int64_t head = 0; head < 2; ++head) {
+        std::vector<float> k, v;
+        page.load(head, nullptr, &k, &v);
+        std::byte* const block = expected.data() + table.heads[static_cast<size_t>(head)].first;
+        encode_calibrated(table, head, job.middle.host, k.data(), v.data(), block);
+        decode_calibrated(table, head, job.middle.host, block, k.data(), v.data());
+        for (size_t i = 0; i < k.size(); ++i) {
+          const size_t at = static_cast<size_t>(head * kPageTokens * dim) + i;
+          ASSERT_NEAR(all_k[at], k[i], 1e-5 * (1 + std::abs(k[i]))) << dim;
+          ASSERT_NEAR(all_v[at], v[i], 1e-5 * (1 + std::abs(v[i]))) << dim;
+        }
+      }
+      const auto same = std::mismatch(blocks.data(), blocks.data() + blocks.size(), expected.data());
+      EXPECT_TRUE(same.first == blocks.data() + blocks.size()) << dim << " byte " << same.first - blocks.data();
+    }
+  }
+}
+
 TEST_P(CudaPages, RowsOfIndexedPagesAreTheCpus) {
   for (const int64_t dim : {16, 80, 128}) {
     const AttentionShape shape = shape_of(2, dim);

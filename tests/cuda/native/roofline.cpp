@@ -11,6 +11,8 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device_pool.h"
+#include "kernels/cuda/kv_backend.h"
+#include "tests/kernels/width_tables.h"
 
 namespace smartkv::kernels {
 namespace {
@@ -42,13 +44,22 @@ struct Result {
   double bytes, seconds;
 };
 
+constexpr int kCalibrated = 0;  // in place of bits: a calibrated page of 4.1 bits, with most widths
+
 // bits = 16 means dense pages.
 Result measure(int bits, int64_t sequences) {
   const AttentionShape shape{kHeads, kKvHeads, kDim, 0.088f, KvType::kBf16};
   cuda::DevicePool pool;
   KvSegment page;
   page.tokens = kPageTokens;
-  if (bits < 16) {
+  const auto backend = cuda::make_cuda_kv_backend(0);
+  const WidthTable table =
+      width_table(kDim, kKvHeads, {{6, 4}, {5, 6}, {4, 12}, {3, 6}, {2, 4}}, {{5, 8}, {4, 16}, {3, 8}}, 1, backend);
+  if (bits == kCalibrated) {
+    page.format = KvSegment::Format::kCalibrated;
+    page.table = &table;
+    page.middle = table.rotations->middle(0);
+  } else if (bits < 16) {
     page.format = KvSegment::Format::kQuantized;
     page.quantized = {uniform_runs(kDim, bits), uniform_runs(kPageTokens, bits)};
     page.head_stride = quantized_offsets(page.quantized, kDim).total;
@@ -63,6 +74,7 @@ Result measure(int bits, int64_t sequences) {
     std::byte* const memory = allocate(pool, static_cast<size_t>(pages * page_bytes));
     for (int64_t i = 0; i < pages; ++i) {
       page.k = memory + i * page_bytes;
+      if (bits == kCalibrated) page.middle = table.rotations->middle(i);
       page.v = bits < 16 ? nullptr : memory + i * page_bytes + 2 * kDim * kPageTokens;
       of.push_back(page);
     }
@@ -116,7 +128,8 @@ void print(int64_t sequences) {
                          {"8 bits", 8, "75 %"},
                          {"4 bits", 4, "60 %"},
                          {"3 bits", 3, ""},
-                         {"2 bits", 2, ""}}) {
+                         {"2 bits", 2, ""},
+                         {"calibrated, 4.1 bits", kCalibrated, "60 %"}}) {
     const Result result = measure(row.bits, sequences);
     if (row.bits == 16) dense = result.seconds;
     const double rate = result.bytes / result.seconds;

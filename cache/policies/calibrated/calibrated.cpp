@@ -1,0 +1,95 @@
+#include "cache/policies/calibrated/calibrated.h"
+
+#include <algorithm>
+#include <string>
+
+#include "cache/parameters.h"
+#include "cache/policies/calibrated/sensitivity.h"
+#include "cache/stores/page_store.h"
+#include "cache/stores/staged_policy.h"
+
+namespace smartkv {
+namespace {
+
+using kernels::kPageTokens;
+
+constexpr double kLeastPageBits = 0.5;
+
+// The first page is in 8 bits: it holds the sinks, whose keys are unlike all others.
+class CalibratedStore final : public PageStore {
+ public:
+  CalibratedStore(const PolicyContext& context, std::shared_ptr<const ModelWidths> widths)
+      : PageStore(context), widths_(std::move(widths)) {}
+  std::unique_ptr<TokenStore> fork() const override { return std::make_unique<CalibratedStore>(*this); }
+  int64_t stable_bytes() const override { return bytes(); }
+
+  void save(StateWriter* out) const override {
+    out->fields(widths_->fingerprint);
+    PageStore::save(out);
+  }
+  void load(const StageView& view, StateReader* in) override {
+    in->expect(in->value<uint64_t>() == widths_->fingerprint, "the widths that this model has now");
+    PageStore::load(view, in);
+  }
+
+ private:
+  QuantizedPageRef pack(int64_t layer, int64_t i, std::span<const kernels::TokenPlace> tokens) const override {
+    const kernels::PageSource source{tokens};
+    if (i == 0) return std::make_shared<QuantizedPage>(context().pool, widest_layout(shape()), nullptr, source);
+    return std::make_shared<QuantizedPage>(context().pool, table(layer), i, source);
+  }
+  QuantizedPageRef load_page(int64_t layer, int64_t i, StateReader* in) const override {
+    if (i == 0) return PageStore::load_page(layer, i, in);
+    return std::make_shared<QuantizedPage>(context().pool, table(layer), i, in);
+  }
+  int64_t page_bytes(int64_t layer, int64_t i) const override {
+    return i == 0 ? quantized_bytes(shape(), widest_layout(shape()))
+                  : widths_->layers[static_cast<size_t>(layer)].bytes;
+  }
+  std::shared_ptr<const kernels::WidthTable> table(int64_t layer) const {
+    return {widths_, &widths_->layers[static_cast<size_t>(layer)]};
+  }
+
+  std::shared_ptr<const ModelWidths> widths_;
+};
+
+using CalibratedStoreFactory = StoreFactoryOf<CalibratedStore, false, std::shared_ptr<const ModelWidths>>;
+
+// Returns the bits of a value in the pages after the first one, so that the cache has at most `bits` at the horizon:
+// before a boundary the window and a whole page are exact.
+double page_bits(const CacheShape& shape, double bits, int64_t horizon, int64_t window) {
+  const int64_t pages = std::max<int64_t>(0, horizon - window) / kPageTokens - 1;
+  const double token = static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim);  // values
+  const auto dense = static_cast<double>(shape.bytes_per_token() * (horizon - pages * kPageTokens));
+  const auto first = static_cast<double>(shape.n_layers * quantized_bytes(shape, widest_layout(shape)));
+  const double rest = bits / 8 * token * static_cast<double>(horizon) - dense - first;
+  const double found = pages < 2 ? 0 : 8 * rest / (token * static_cast<double>((pages - 1) * kPageTokens));
+  if (found >= kLeastPageBits) return found;
+  throw CacheError("kv_cache.bits: expected enough for pages of " + std::to_string(kLeastPageBits).substr(0, 3) +
+                   " bits at " + std::to_string(horizon) + " tokens (kv_cache.horizon), of which " +
+                   std::to_string(window) + " are exact (kv_cache.window), found " + std::to_string(bits).substr(0, 4));
+}
+
+}  // namespace
+
+std::unique_ptr<KvCachePolicy> make_calibrated_policy(const PolicyContext& context, const nlohmann::json& parameters) {
+  Parameters read("calibrated", parameters);
+  const double bits = read.number("bits", 4.5, 1, 16, "per value, every byte counted, from `horizon` tokens on");
+  const int64_t horizon = read.integer("horizon", 4096, 1024, int64_t{1} << 24, "tokens at which `bits` hold");
+  const int64_t window = read.integer("window", kPageTokens, 0, 65536, "most recent tokens, exact");
+  const Boundaries boundaries{window, read_prompt_stride(&read, kPromptStride), 0};
+  read.done();
+  if (context.load_sensitivity == nullptr || context.rope == nullptr) {
+    throw CacheError(
+        "kv_cache: calibrated: expected a model that was calibrated (smartkv calibrate), found one that was not");
+  }
+  const double of_pages = page_bits(context.shape, bits, horizon, window);
+  const auto rotations =
+      std::make_shared<kernels::PageRotations>(context.shape.head_dim, context.rope, context.pool->backend());
+  const auto widths = allocate_widths(*context.load_sensitivity(), context.shape, context.first_kv_head(), bits,
+                                      rotations, context.pool->backend());
+  return std::make_unique<StagedPolicy>("calibrated", context, boundaries,
+                                        std::make_unique<CalibratedStoreFactory>(widths));
+}
+
+}  // namespace smartkv

@@ -1,0 +1,47 @@
+// How much the error of each channel of keys and values matters to a model, and the widths that follow from it.
+//
+// lambda_d = H_d Var_d: the mean squared error that a channel adds to the residual stream, relative to the stream, if
+// its codes keep nothing of it. With b bits a share E(b) of that is left. The widths of all quads of all layers, KV
+// heads and sides minimize sum lambda E(b) at the given bytes (reverse water-filling, Cover & Thomas, ch. 10).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/sequence_cache.h"
+#include "kernels/calibrated_page.h"
+
+namespace smartkv {
+
+// One side, K or V, of one KV head: f32 [head_dim] each. K: mean before RoPE.
+struct SideSensitivity {
+  std::vector<float> lambda, mean;
+};
+
+struct Sensitivity {
+  int64_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
+  std::vector<SideSensitivity> k, v;  // [n_layers, n_kv_heads]
+
+  // Identifies the values: states of caches that were packed with other ones cannot be used.
+  uint64_t fingerprint() const;
+};
+
+// The tables of all layers.
+struct ModelWidths {
+  std::vector<kernels::WidthTable> layers;
+  uint64_t fingerprint = 0;
+
+  int64_t page_bytes() const;  // of one page in all layers
+};
+
+// Returns the tables with the least error whose pages take at most `bits` bits for each value, every byte counted. They
+// have KV heads [first_head, first_head + shape.n_kv_heads) of the model, for tensor-parallel ranks. backend: that of
+// the pages. REQUIRES: bits of at least 0.
+std::shared_ptr<const ModelWidths> allocate_widths(const Sensitivity& sensitivity, const CacheShape& shape,
+                                                   int64_t first_head, double bits,
+                                                   const std::shared_ptr<const kernels::PageRotations>& rotations,
+                                                   const std::shared_ptr<kernels::KvBackend>& backend);
+
+}  // namespace smartkv

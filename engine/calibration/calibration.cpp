@@ -1,0 +1,160 @@
+#include "engine/calibration/calibration.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+
+#include <xxhash.h>
+
+#include "engine/calibration/calibration_texts.h"
+#include "engine/calibration/measure_sensitivity.h"
+#include "engine/log.h"
+#include "engine/weights/model_fingerprint.h"
+#include "engine/weights/safetensors.h"
+#include "kernels/thread_pool.h"
+
+namespace smartkv {
+namespace {
+
+constexpr size_t kTextTokens = 1024;  // of each text
+constexpr int kVersion = 1;           // of what is measured; a change makes older files useless
+
+// Identifies what is measured: the texts, and how much of them is used.
+std::string texts_id() {
+  std::string all = std::to_string(kVersion) + ' ' + std::to_string(kTextTokens);
+  for (const CalibrationText& text : calibration_texts()) all += text.text();
+  return std::to_string(XXH3_64bits(all.data(), all.size()));
+}
+
+// Calls function(name of the tensor, values of a side) for the values of all sides.
+template <typename Sides, typename Function>
+void for_each_tensor(Sides& sensitivity, const Function& function) {
+  function("k.lambda", sensitivity.k, &SideSensitivity::lambda);
+  function("k.mean", sensitivity.k, &SideSensitivity::mean);
+  function("v.lambda", sensitivity.v, &SideSensitivity::lambda);
+  function("v.mean", sensitivity.v, &SideSensitivity::mean);
+}
+
+}  // namespace
+
+std::filesystem::path calibration_folder() {
+  const auto variable = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::filesystem::path(value == nullptr ? "" : value);
+  };
+  if (const auto folder = variable("XDG_CACHE_HOME"); !folder.empty()) return folder / "smartkv/calibrations";
+  if (const auto folder = variable("HOME"); !folder.empty()) return folder / ".cache/smartkv/calibrations";
+  return {};
+}
+
+std::filesystem::path calibration_file(const std::filesystem::path& folder, const Weights& weights) {
+  return folder.empty() ? folder : folder / (model_fingerprint(weights) + ".safetensors");
+}
+
+Sensitivity read_sensitivity(const std::filesystem::path& file, const CacheShape& shape) {
+  const SafetensorsFile from = SafetensorsFile::open(file);
+  const auto texts = from.metadata().find("texts");
+  if (texts == from.metadata().end() || texts->second != texts_id()) {
+    throw ModelError(file.string() + ": expected a calibration with the texts of this program, found one with others");
+  }
+  Sensitivity result{shape.n_layers, shape.n_kv_heads, shape.head_dim, {}, {}};
+  result.k.resize(static_cast<size_t>(shape.n_layers * shape.n_kv_heads));
+  result.v.resize(result.k.size());
+  for_each_tensor(result, [&](const std::string& name, std::vector<SideSensitivity>& sides, auto member) {
+    const auto found = from.tensors().find(name);
+    const std::vector<int64_t> expected = {shape.n_layers, shape.n_kv_heads, shape.head_dim};
+    if (found == from.tensors().end() || found->second.shape != expected || found->second.type != TensorType::kF32) {
+      throw ModelError(file.string() + ": tensor \"" + name + "\": expected f32 [" + std::to_string(expected[0]) +
+                       ", " + std::to_string(expected[1]) + ", " + std::to_string(expected[2]) + "]");
+    }
+    const auto* next = reinterpret_cast<const float*>(found->second.data.data());
+    for (SideSensitivity& side : sides) {
+      (side.*member).assign(next, next + shape.head_dim);
+      next += shape.head_dim;
+      const bool is_lambda = member == &SideSensitivity::lambda;
+      const auto fits = [&](float x) { return std::isfinite(x) && (!is_lambda || x >= 0); };
+      if (!std::all_of((side.*member).begin(), (side.*member).end(), fits)) {
+        throw ModelError(file.string() + ": tensor \"" + name + "\": expected finite values" +
+                         (is_lambda ? " of at least 0" : ""));
+      }
+    }
+  });
+  return result;
+}
+
+void write_sensitivity(const std::filesystem::path& file, const Sensitivity& sensitivity) {
+  std::vector<NamedTensor> tensors;
+  for_each_tensor(sensitivity, [&](const std::string& name, const std::vector<SideSensitivity>& sides, auto member) {
+    NamedTensor& tensor = tensors.emplace_back();
+    tensor.name = name;
+    tensor.shape = {sensitivity.n_layers, sensitivity.n_kv_heads, sensitivity.head_dim};
+    for (const SideSensitivity& side : sides) {
+      tensor.values.insert(tensor.values.end(), (side.*member).begin(), (side.*member).end());
+    }
+  });
+  // Another process may write the same file.
+  const std::filesystem::path unfinished = file.string() + "." + std::to_string(::getpid());
+  write_safetensors(unfinished, tensors, TensorType::kF32, {{"texts", texts_id()}});
+  std::filesystem::rename(unfinished, file);
+}
+
+Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Tokenizer& tokenizer,
+                                const CacheShape& shape, ThreadPool& threads) {
+  std::vector<std::vector<TokenId>> texts;
+  for (const CalibrationText& text : calibration_texts()) {
+    texts.push_back(tokenizer.encode(text.text()));
+    const auto most = std::min(kTextTokens, static_cast<size_t>(model.config().context_length));
+    texts.back().resize(std::min(texts.back().size(), most));
+  }
+  return measure_sensitivity(model, weights, shape, threads, texts);
+}
+
+namespace {
+
+// Returns what `file` holds; null if there is no such file, or none that can be used.
+std::shared_ptr<const Sensitivity> find_in(const std::filesystem::path& file, const CacheShape& shape) {
+  std::error_code error;
+  if (file.empty() || !std::filesystem::exists(file, error)) return nullptr;
+  try {
+    return std::make_shared<const Sensitivity>(read_sensitivity(file, shape));
+  } catch (const ModelError& problem) {
+    log_warning(std::string(problem.what()) + "; it is not used");
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const Sensitivity> find_sensitivity(const Weights& weights, const CacheShape& shape,
+                                                    const std::filesystem::path& folder) {
+  return find_in(calibration_file(folder, weights), shape);
+}
+
+std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weights, const Tokenizer& tokenizer,
+                                             const CacheShape& shape, ThreadPool& threads,
+                                             const std::filesystem::path& folder) {
+  const std::filesystem::path file = calibration_file(folder, weights);
+  if (auto known = find_in(file, shape); known != nullptr) return known;
+  const auto start = std::chrono::steady_clock::now();
+  const auto found =
+      std::make_shared<const Sensitivity>(measure_sensitivity(model, weights, tokenizer, shape, threads));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::string kept = "not kept, because neither XDG_CACHE_HOME nor HOME is set";
+  if (!file.empty()) {
+    try {
+      std::filesystem::create_directories(folder);
+      write_sensitivity(file, *found);
+      kept = "kept in " + file.string();
+    } catch (const std::exception& error) {
+      log_warning(file.string() + " cannot be written (" + error.what() + "): the next start calibrates again");
+      kept = "not kept";
+    }
+  }
+  log_info("calibrated " + model.config().name + " in " + std::to_string(seconds).substr(0, 4) + " s; " + kept);
+  return found;
+}
+
+}  // namespace smartkv

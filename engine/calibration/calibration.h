@@ -1,0 +1,42 @@
+// Finds out how much each channel of the KV cache matters to a model, once: the result is kept in a file.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "cache/policies/calibrated/sensitivity.h"
+#include "engine/model/model.h"
+#include "engine/text/tokenizer.h"
+#include "engine/weights/weights.h"
+
+namespace smartkv {
+
+class ThreadPool;
+
+// Returns the folder of the files: smartkv/calibrations below $XDG_CACHE_HOME or $HOME/.cache. Empty if neither variable
+// is set.
+std::filesystem::path calibration_folder();
+
+// Returns where the file of a model is in a folder: by model_fingerprint(). Empty if `folder` is.
+std::filesystem::path calibration_file(const std::filesystem::path& folder, const Weights& weights);
+// Reads and writes a file: safetensors of f32 [n_layers, n_kv_heads, head_dim], "k.lambda", "k.mean", "v.lambda" and
+// "v.mean". Its metadata name the texts. Throw ModelError.
+Sensitivity read_sensitivity(const std::filesystem::path& file, const CacheShape& shape);
+void write_sensitivity(const std::filesystem::path& file, const Sensitivity& sensitivity);
+
+// Measures the model with the first tokens of the texts that ship with the program.
+Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Tokenizer& tokenizer,
+                                const CacheShape& shape, ThreadPool& threads);
+
+// Returns the model's sensitivity from its file in `folder`; null if there is none that can be used. Whatever is wrong
+// with a file is a warning.
+std::shared_ptr<const Sensitivity> find_sensitivity(const Weights& weights, const CacheShape& shape,
+                                                    const std::filesystem::path& folder);
+// Returns the model's sensitivity from its file in `folder`. If there is none, measures it and writes the file. Logs
+// what it did. An empty `folder` has no files.
+std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weights, const Tokenizer& tokenizer,
+                                             const CacheShape& shape, ThreadPool& threads,
+                                             const std::filesystem::path& folder);
+
+}  // namespace smartkv

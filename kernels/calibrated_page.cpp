@@ -1,0 +1,405 @@
+#include "kernels/calibrated_page.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "kernels/cpu_kernels.h"
+#include "kernels/kv_backend.h"
+
+namespace smartkv::kernels {
+
+namespace {
+constexpr int kMostScale = 254;
+}
+
+const std::array<float, 256> kLogScales = [] {
+  std::array<float, 256> scales;
+  for (int k = 0; k <= kMostScale; ++k) scales[static_cast<size_t>(k)] = static_cast<float>(std::exp2((k - 128) / 8.0));
+  scales[kMostScale + 1] = std::numeric_limits<float>::quiet_NaN();
+  return scales;
+}();
+
+namespace {
+
+constexpr int64_t kQuadCodes = 4 * kPageTokens;
+constexpr int64_t kGroupQuads = 4;  // quads of V whose codes share blocks
+
+// The greatest level for values of variance 1, by bits. Only the start of a search.
+constexpr std::array<float, 5> kNormalTop = {0, 0.799f, 1.512f, 2.156f, 2.749f};
+
+constexpr int kMostSteps = 16;  // most steps of the search for a scale, of 9 % each
+
+// Returns the byte of the least scale that is not below `top`.
+int scale_above(float top) {
+  const auto end = kLogScales.begin() + kMostScale;
+  return static_cast<int>(std::lower_bound(kLogScales.begin(), end, top) - kLogScales.begin());
+}
+
+CodeLine uniform_line(int bits, float scale) {
+  const float step = scale / 127.0f;
+  return {step * static_cast<float>(256 >> bits), step * static_cast<float>(code_level(bits, 0)),
+          static_cast<float>((1 << bits) - 1)};
+}
+
+// Computes the codes of a column, f32 [kPageTokens], and returns the byte of its scale.
+uint8_t encode_column(const float* x, int bits, uint8_t* codes) {
+  const ElementwiseKernels& kernels = *cpu_kernels().elementwise;
+  const CodeLine plain{1.0f, 0.0f, 0.0f};  // codes of 0
+  const float squares = kernels.measure_codes(x, kPageTokens, plain).error;
+  if (!std::isfinite(squares)) {
+    throw std::invalid_argument("calibrated page: expected finite values, found NaN, infinity or an overflow");
+  }
+  const auto error = [&](int k) {
+    const float scale = kLogScales[static_cast<size_t>(k)];
+    return bits > 4 ? kernels.measure_codes(x, kPageTokens, uniform_line(bits, scale)).error
+                    : kernels.measure_levels(x, kPageTokens, bits, scale);
+  };
+  float top = std::sqrt(squares / static_cast<float>(kPageTokens)) * (bits > 4 ? 1.0f : kNormalTop[bits]);
+  if (bits > 4) {
+    const Range range = kernels.range(x, kPageTokens);
+    top = std::max(range.high, -range.low);
+  }
+  int best = scale_above(top);
+  float least = error(best);
+  for (const int step : {-1, 1}) {
+    const int start = best;
+    for (int i = 0; i < kMostSteps && best + step >= 0 && best + step <= kMostScale; ++i) {
+      const float trial = error(best + step);
+      if (!(trial < least)) break;
+      least = trial;
+      best += step;
+    }
+    if (best != start) break;  // the error has one minimum
+  }
+  const float scale = kLogScales[static_cast<size_t>(best)];
+  if (bits > 4) {
+    kernels.encode(x, kPageTokens, uniform_line(bits, scale), codes);
+  } else {
+    kernels.encode_levels(x, kPageTokens, bits, scale, codes);
+  }
+  return static_cast<uint8_t>(best);
+}
+
+// Packs the planes of 256 codes. Returns the end of what it wrote: 32 bits bytes.
+uint8_t* pack(const uint8_t* codes, int bits, uint8_t* out) {
+  if (bits == 8) return std::copy_n(codes, kQuadCodes, out);
+  int shift = 0;
+  if (bits >= 4) {
+    for (int64_t i = 0; i < 128; ++i) {
+      const uint8_t* const of = codes + i / 64 * 128 + i % 64;
+      *out++ = static_cast<uint8_t>((of[0] & 15) | (of[64] & 15) << 4);
+    }
+    shift = 4;
+  }
+  if ((bits - shift) & 2) {
+    for (int64_t i = 0; i < 64; ++i) {
+      int byte = 0;
+      for (int64_t s = 0; s < 4; ++s) byte |= (codes[64 * s + i] >> shift & 3) << (2 * s);
+      *out++ = static_cast<uint8_t>(byte);
+    }
+    shift += 2;
+  }
+  if ((bits - shift) & 1) {
+    for (int64_t i = 0; i < 32; ++i) {
+      int byte = 0;
+      for (int64_t b = 0; b < 8; ++b) byte |= (codes[8 * i + b] >> shift & 1) << b;
+      *out++ = static_cast<uint8_t>(byte);
+    }
+  }
+  return out;
+}
+
+const uint8_t* unpack(const uint8_t* in, int bits, uint8_t* codes) {
+  if (bits == 8) {
+    std::copy_n(in, kQuadCodes, codes);
+    return in + kQuadCodes;
+  }
+  std::fill_n(codes, kQuadCodes, uint8_t{0});
+  int shift = 0;
+  const auto add = [&](int64_t c, int code) { codes[c] = static_cast<uint8_t>(codes[c] | code << shift); };
+  if (bits >= 4) {
+    for (int64_t c = 0; c < kQuadCodes; ++c) add(c, in[c / 128 * 64 + c % 64] >> (4 * (c / 64 % 2)) & 15);
+    in += 128;
+    shift = 4;
+  }
+  if ((bits - shift) & 2) {
+    for (int64_t c = 0; c < kQuadCodes; ++c) add(c, in[c % 64] >> (2 * (c / 64)) & 3);
+    in += 64;
+    shift += 2;
+  }
+  if ((bits - shift) & 1) {
+    for (int64_t c = 0; c < kQuadCodes; ++c) add(c, in[c / 8] >> (c % 8) & 1);
+    in += 32;
+  }
+  return in;
+}
+
+// Calls block(column, bits, place) for each block of codes. Column c of a block's quads, counted from `column`, and
+// token t have code place(c, t), which is negative if they are not in this block.
+template <typename Function>
+void for_each_block(const ChannelWidths& side, bool is_k, const Function& block) {
+  int64_t column = 0;
+  for (size_t run = 0; run < kWidths.size(); ++run) {
+    int64_t quads = side.quads[run];
+    for (; !is_k && quads >= kGroupQuads; quads -= kGroupQuads, column += 4 * kGroupQuads) {
+      for (int64_t i = 0; i < 4; ++i) {
+        block(column, 4 * kGroupQuads, kWidths[run],
+              [i](int64_t c, int64_t t) { return t / 16 == i ? t % 16 / 4 * 64 + 4 * c + t % 4 : -1; });
+      }
+    }
+    for (; quads > 0; --quads, column += 4) {
+      block(column, int64_t{4}, kWidths[run],
+            [is_k](int64_t c, int64_t t) { return is_k ? 4 * t + c : t / 4 * 16 + 4 * c + t % 4; });
+    }
+  }
+}
+
+// x: f32 [columns with codes, kPageTokens], in the order of the table.
+void encode_side(const ChannelWidths& side, bool is_k, const float* x, uint8_t* scales, uint8_t* out) {
+  std::vector<uint8_t> codes(static_cast<size_t>(4 * side.coded_quads() * kPageTokens));
+  int64_t column = 0;
+  for (size_t run = 0; run < kWidths.size(); ++run) {
+    for (int64_t c = 0; c < 4 * side.quads[run]; ++c, ++column) {
+      scales[column] = encode_column(x + column * kPageTokens, kWidths[run], codes.data() + column * kPageTokens);
+    }
+  }
+  for_each_block(side, is_k, [&](int64_t first, int64_t columns, int bits, const auto& place) {
+    uint8_t block[kQuadCodes];
+    for (int64_t c = 0; c < columns; ++c) {
+      for (int64_t t = 0; t < kPageTokens; ++t) {
+        const int64_t at = place(c, t);
+        if (at >= 0) block[at] = codes[static_cast<size_t>((first + c) * kPageTokens + t)];
+      }
+    }
+    out = pack(block, bits, out);
+  });
+}
+
+// x: f32 [kPageTokens, head_dim]; adds the codes to what is there.
+void decode_side(const ChannelWidths& side, bool is_k, const uint8_t* scales, const uint8_t* in, int64_t head_dim,
+                 float* x) {
+  for_each_block(side, is_k, [&](int64_t first, int64_t columns, int bits, const auto& place) {
+    uint8_t block[kQuadCodes];
+    in = unpack(in, bits, block);
+    for (int64_t c = 0; c < columns; ++c) {
+      const float scale = kLogScales[scales[first + c]] / 127.0f;
+      for (int64_t t = 0; t < kPageTokens; ++t) {
+        const int64_t at = place(c, t);
+        if (at < 0) continue;
+        x[t * head_dim + side.order[static_cast<size_t>(first + c)]] +=
+            scale * static_cast<float>(code_level(bits, block[at]));
+      }
+    }
+  });
+}
+
+// Calls function(d, offset) with the rotated mean of channel d at a token of the page.
+template <typename Function>
+void for_each_offset(const WidthTable& table, const ChannelWidths& k, const float* middle, int64_t token,
+                     const Function& function) {
+  const int64_t half = table.head_dim / 2;
+  for (int64_t f = 0; f < half; ++f) {
+    const float x = k.mean[static_cast<size_t>(f)], y = k.mean[static_cast<size_t>(f + half)];
+    const float a = x * middle[f] - y * middle[half + f], b = y * middle[f] + x * middle[half + f];
+    const float c = table.rotations->cos()[f * kPageTokens + token],
+                s = table.rotations->sin()[f * kPageTokens + token];
+    function(f, a * c - b * s);
+    function(f + half, b * c + a * s);
+  }
+}
+
+void check_side(const ChannelWidths& side, int64_t head_dim) {
+  std::vector<uint8_t> sorted = side.order;
+  std::sort(sorted.begin(), sorted.end());
+  bool fits = static_cast<int64_t>(sorted.size()) == head_dim && 4 * side.coded_quads() <= head_dim &&
+              static_cast<int64_t>(side.mean.size()) == head_dim;
+  for (int64_t d = 0; fits && d < head_dim; ++d) {
+    fits = sorted[static_cast<size_t>(d)] == d && std::isfinite(side.mean[static_cast<size_t>(d)]);
+  }
+  if (!fits) {
+    throw std::invalid_argument("width table: expected at most " + std::to_string(head_dim / 4) +
+                                " quads with codes, each of the " + std::to_string(head_dim) +
+                                " channels once, and finite means");
+  }
+}
+
+}  // namespace
+
+int64_t ChannelWidths::coded_quads() const { return std::accumulate(quads.begin(), quads.end(), int64_t{0}); }
+
+int64_t ChannelWidths::code_bytes() const {
+  int64_t bits = 0;
+  for (size_t run = 0; run < kWidths.size(); ++run) bits += quads[run] * kWidths[run];
+  return bits * kQuadCodes / 8;
+}
+
+double ChannelWidths::mean_bits() const {
+  return static_cast<double>(code_bytes() * 8) / static_cast<double>(kPageTokens * static_cast<int64_t>(order.size()));
+}
+
+namespace {
+const float* floats_of(const std::unique_ptr<PageMemory>& memory) {
+  return memory == nullptr ? nullptr : reinterpret_cast<const float*>(std::as_const(*memory).data());
+}
+}  // namespace
+
+PageRotations::PageRotations(int64_t head_dim, const Rope& rope, std::shared_ptr<KvBackend> backend)
+    : half_(head_dim / 2), rope_(rope), backend_(std::move(backend)) {
+  const auto half = static_cast<size_t>(half_), tokens = static_cast<size_t>(kPageTokens);
+  within_.resize(2 * half * tokens);
+  std::vector<float> zero(2 * half), cos(half), sin(half);
+  rope_(0, zero.data(), zero.data() + half);  // the cosines are the factor of every rotation
+  for (size_t t = 0; t < tokens; ++t) {
+    const int64_t from_middle = static_cast<int64_t>(t) - kPageTokens / 2;
+    rope_(std::abs(from_middle), cos.data(), sin.data());
+    for (size_t f = 0; f < half; ++f) {
+      within_[f * tokens + t] = cos[f] / zero[f];
+      within_[(half + f) * tokens + t] = (from_middle < 0 ? -sin[f] : sin[f]) / zero[f];
+    }
+  }
+  powers_.assign(static_cast<size_t>(kPowers * padded_half()), 0.0f);
+  std::vector<double> turns(half);  // radians a token
+  rope_(1, cos.data(), sin.data());
+  for (size_t f = 0; f < half; ++f) {
+    turns[f] = std::atan2(static_cast<double>(sin[f]), static_cast<double>(cos[f]));
+    if (std::abs(turns[f]) * static_cast<double>(kPageTokens) / 2 > 1) n_fast_ = static_cast<int64_t>(f) + 1;
+  }
+  for (auto f = static_cast<size_t>(n_fast_); f < half; ++f) {
+    double power = 1;  // w^k / k!, with the signs of the series of cosine and sine
+    for (int k = 0; k < kPowers; ++k) {
+      powers_[static_cast<size_t>(k * padded_half()) + f] = static_cast<float>(power * (k % 4 < 2 ? 1 : -1));
+      power *= turns[f] / (k + 1);
+    }
+  }
+  within_on_device_ = send(within_);
+}
+
+PageRotations::~PageRotations() = default;
+
+std::unique_ptr<PageMemory> PageRotations::send(const std::vector<float>& values) const {
+  if (backend_ == nullptr) return nullptr;
+  auto memory = std::make_unique<PageMemory>(backend_, values.size() * sizeof(float));
+  backend_->upload(values.data(), memory->size(), memory->data());
+  return memory;
+}
+
+const float* PageRotations::within_on_device() const { return floats_of(within_on_device_); }
+
+MirroredFloats PageRotations::middle(int64_t page) const {
+  const std::lock_guard lock(mutex_);
+  while (std::ssize(middles_) * kChunk <= page) {
+    Chunk chunk;
+    chunk.host.resize(static_cast<size_t>(kChunk * 2 * half_));
+    for (int64_t i = 0; i < kChunk; ++i) {
+      float* const of = chunk.host.data() + i * 2 * half_;
+      rope_((std::ssize(middles_) * kChunk + i) * kPageTokens + kPageTokens / 2, of, of + half_);
+    }
+    chunk.device = send(chunk.host);
+    middles_.push_back(std::move(chunk));
+  }
+  const Chunk& chunk = middles_[static_cast<size_t>(page / kChunk)];
+  const int64_t at = page % kChunk * 2 * half_;
+  const float* const device = floats_of(chunk.device);
+  return {chunk.host.data() + at, device == nullptr ? nullptr : device + at};
+}
+
+void WidthTable::lay_out() {
+  if (head_dim <= 0 || head_dim % 16 != 0 || head_dim > 256) {
+    throw std::invalid_argument("width table: head_dim must be a multiple of 16 up to 256, found " +
+                                std::to_string(head_dim));
+  }
+  bytes = 0;
+  for (HeadWidths& head : heads) {
+    check_side(head.k, head_dim);
+    check_side(head.v, head_dim);
+    head.first = bytes;
+    head.at.v_scales = 4 * head.k.coded_quads();
+    head.at.k_codes = (head.at.v_scales + 4 * head.v.coded_quads() + 63) / 64 * 64;
+    head.at.v_codes = head.at.k_codes + head.k.code_bytes();
+    head.at.total = head.at.v_codes + head.v.code_bytes();
+    bytes += head.at.total;
+  }
+}
+
+void WidthTable::send(const std::shared_ptr<KvBackend>& backend) {
+  std::vector<std::byte> flat(static_cast<size_t>(kFlatHeads + std::ssize(heads) * flat_head_bytes(head_dim)));
+  auto* out = flat.data();
+  const auto add = [&](const auto& values) {
+    const size_t size = values.size() * sizeof(values[0]);
+    std::memcpy(out, values.data(), size);
+    out += size;
+  };
+  add(kLogScales);
+  std::array<float, kFlatLevels> levels = {};
+  for (int bits = 1; bits <= 4; ++bits) {
+    for (int code = 0; code < 1 << bits; ++code) {
+      levels[static_cast<size_t>((1 << bits) - 2 + code)] = static_cast<float>(code_level(bits, code));
+    }
+  }
+  add(levels);
+  for (const HeadWidths& head : heads) {
+    FlatWidths widths = {};
+    widths.first = static_cast<int32_t>(head.first);
+    widths.v_scales = static_cast<int32_t>(head.at.v_scales);
+    widths.k_codes = static_cast<int32_t>(head.at.k_codes);
+    widths.v_codes = static_cast<int32_t>(head.at.v_codes);
+    widths.total = static_cast<int32_t>(head.at.total);
+    std::copy(head.k.quads.begin(), head.k.quads.end(), widths.k_quads);
+    std::copy(head.v.quads.begin(), head.v.quads.end(), widths.v_quads);
+    add(std::span(&widths, 1));
+    add(head.k.order);
+    add(head.v.order);
+    add(head.k.mean);
+    add(head.v.mean);
+  }
+  auto memory = std::make_shared<PageMemory>(backend, flat.size());
+  backend->upload(flat.data(), flat.size(), memory->data());
+  on_device = std::move(memory);
+}
+
+void encode_calibrated(const WidthTable& table, int64_t head, const float* middle, const float* k, const float* v,
+                       void* block) {
+  const HeadWidths& of = table.heads[static_cast<size_t>(head)];
+  const int64_t dim = table.head_dim;
+  std::vector<float> columns(static_cast<size_t>(dim * kPageTokens));
+  std::vector<int64_t> place(static_cast<size_t>(dim));
+  for (int64_t c = 0; c < dim; ++c) place[of.k.order[static_cast<size_t>(c)]] = c;
+  for (int64_t t = 0; t < kPageTokens; ++t) {
+    for_each_offset(table, of.k, middle, t, [&](int64_t d, float offset) {
+      columns[static_cast<size_t>(place[static_cast<size_t>(d)] * kPageTokens + t)] = k[t * dim + d] - offset;
+    });
+  }
+  auto* const base = static_cast<uint8_t*>(block);
+  encode_side(of.k, true, columns.data(), base, base + of.at.k_codes);
+  for (int64_t c = 0; c < dim; ++c) {
+    const int64_t d = of.v.order[static_cast<size_t>(c)];
+    for (int64_t t = 0; t < kPageTokens; ++t) {
+      columns[static_cast<size_t>(c * kPageTokens + t)] = v[t * dim + d] - of.v.mean[static_cast<size_t>(d)];
+    }
+  }
+  encode_side(of.v, false, columns.data(), base + of.at.v_scales, base + of.at.v_codes);
+}
+
+void decode_calibrated(const WidthTable& table, int64_t head, const float* middle, const void* block, float* k,
+                       float* v) {
+  const HeadWidths& of = table.heads[static_cast<size_t>(head)];
+  const int64_t dim = table.head_dim;
+  const auto* const base = static_cast<const uint8_t*>(block);
+  if (k != nullptr) {
+    for (int64_t t = 0; t < kPageTokens; ++t) {
+      for_each_offset(table, of.k, middle, t, [&](int64_t d, float offset) { k[t * dim + d] = offset; });
+    }
+    decode_side(of.k, true, base, base + of.at.k_codes, dim, k);
+  }
+  if (v == nullptr) return;
+  for (int64_t t = 0; t < kPageTokens; ++t) std::copy_n(of.v.mean.data(), dim, v + t * dim);
+  decode_side(of.v, false, base + of.at.v_scales, base + of.at.v_codes, dim, v);
+}
+
+}  // namespace smartkv::kernels

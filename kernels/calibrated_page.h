@@ -1,0 +1,174 @@
+// A calibrated page: kPageTokens tokens of one layer, all KV heads, in which each quad of four channels has a width of
+// its own. A table of the model gives the widths, so all pages of a layer have the same bytes.
+//
+// Codes stand for what is left after an offset is taken away: the rotated mean of the keys, and the mean of the values.
+//   key d of token t:    (R_t mu_K)[d] + s_d level(c) / 127      R_t: the rotation of RoPE at the token's position
+//   value d of token t:  mu_V[d] + s_d level(c) / 127
+// A column is a channel over the page's 64 tokens. Its scale is one byte k: s = 2^((k - 128) / 8); 255 stands for NaN,
+// a column with a value that is not finite. Levels are integers from -128 to 127, so products with them run over bytes.
+// Up to 4 bits they are symmetric and have the least squared error for a normal distribution (Max 1960), from 5 bits on
+// they are uniform.
+//
+// Each KV head has a block of bytes, in contiguous parts (K', V': channels of K and V that have codes):
+//   scales of K [K'], scales of V [V'], in the order of the table; up to the next multiple of 64; codes of K, codes of
+//   V
+// Both sides have their quads in runs, widest first. A block holds 256 codes:
+//   K: a quad, 64 tokens x 4 channels: code 4 t + channel
+//   V: 4 quads of a run, 16 channels: block i of four holds tokens [16 i, 16 i + 16), code 64 (t % 16 / 4) + 4 channel
+//   +
+//      t % 4. The last quads of a run, fewer than 4, have a block each: code 16 (t / 4) + 4 channel + t % 4.
+// The codes of a block are in planes of 4, 2 or 1 bits, the lowest bits first: 3 bits are 2 and 1, 5 are 4 and 1, 6 are
+// 4 and 2; 8 bits are bytes.
+//   4 bits: two halves of 64 bytes: byte i of half h = code [128 h + i] | code [128 h + 64 + i] << 4
+//   2 bits: 64 bytes, byte i = code [i] | code [64 + i] << 2 | code [128 + i] << 4 | code [192 + i] << 6
+//   1 bit:  32 bytes, bit c (little endian) = code c
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/rounded.h"
+
+namespace smartkv::kernels {
+
+class KvBackend;
+class PageMemory;
+
+constexpr std::array<int, 7> kWidths = {8, 6, 5, 4, 3, 2, 1};
+
+// The channels of K or of V of one KV head.
+struct ChannelWidths {
+  std::array<uint8_t, kWidths.size()> quads = {};  // number of quads of each width; the others have no codes
+  std::vector<uint8_t> order;                      // channels in the order of their quads: [head_dim]
+  std::vector<float> mean;                         // mu, in natural order: [head_dim]. K: before RoPE
+
+  int64_t coded_quads() const;
+  int64_t code_bytes() const;
+  double mean_bits() const;  // bits of a code, averaged over all channels
+};
+
+// Offsets into the block of a KV head, in bytes. The total is a multiple of 32.
+struct CalibratedOffsets {
+  int64_t v_scales = 0, k_codes = 0, v_codes = 0, total = 0;
+};
+
+// Returns the bytes of the block of a KV head: of `coded` quads with codes, whose widths add up to `bits`.
+constexpr int64_t calibrated_block_bytes(int64_t coded, int64_t bits) {
+  return (4 * coded + 63) / 64 * 64 + 4 * kPageTokens / 8 * bits;
+}
+
+struct HeadWidths {
+  ChannelWidths k, v;
+  int64_t first = 0;  // where the block begins in a page, in bytes
+  CalibratedOffsets at;
+};
+
+// The rotations of RoPE that calibrated pages need. Thread-safe.
+class PageRotations {
+ public:
+  using Rope = std::function<void(int64_t position, float* cos, float* sin)>;  // as PolicyContext::rope
+  // If `backend` is null, there is nothing on a device.
+  PageRotations(int64_t head_dim, const Rope& rope, std::shared_ptr<KvBackend> backend);
+  ~PageRotations();
+  PageRotations(const PageRotations&) = delete;
+  PageRotations& operator=(const PageRotations&) = delete;
+
+  // Cosine and sine of the angle between a page's middle, token kPageTokens / 2, and each of its tokens:
+  // f32 [head_dim / 2, kPageTokens].
+  const float* cos() const { return within_.data(); }
+  const float* sin() const { return within_.data() + half_ * kPageTokens; }
+  const float* within_on_device() const;  // cosines, then sines
+  // Cosines and sines at the middle of page i of a sequence: f32 [2, head_dim / 2]. Valid as long as this object.
+  MirroredFloats middle(int64_t page) const;
+  int64_t half() const { return half_; }
+
+  // Frequencies [0, n_fast()) turn by more than a radian within half a page. The others are slow: for them
+  //   sum_f a_f cos(w_f t) + b_f sin(w_f t) = sum_k t^k sum_f c_f powers(k)[f],  c: a for even k, b for odd k
+  // to 3e-6 of the sum of |a_f| + |b_f|, t from the middle of the page: Taylor's series.
+  static constexpr int kPowers = 9;
+  int64_t n_fast() const { return n_fast_; }
+  // f32 [head_dim / 2, up to a multiple of 16], zeros for the fast frequencies and at the end.
+  const float* powers(int k) const { return powers_.data() + k * padded_half(); }
+  int64_t padded_half() const { return (half_ + 15) / 16 * 16; }
+
+ private:
+  // The middles of kChunk pages, so that few copies to the device are made.
+  static constexpr int64_t kChunk = 64;
+  struct Chunk {
+    std::vector<float> host;
+    std::unique_ptr<PageMemory> device;
+  };
+  std::unique_ptr<PageMemory> send(const std::vector<float>& values) const;
+
+  int64_t half_, n_fast_ = 0;
+  Rope rope_;
+  std::vector<float> powers_;
+  std::shared_ptr<KvBackend> backend_;
+  std::vector<float> within_;
+  std::unique_ptr<PageMemory> within_on_device_;
+  mutable std::mutex mutex_;
+  mutable std::deque<Chunk> middles_;
+};
+
+// A HeadWidths as the kernels of a device read it, followed by
+//   u8 order of K [head_dim], u8 order of V [head_dim], f32 mean of K [head_dim], f32 mean of V [head_dim]
+struct FlatWidths {
+  int32_t first, v_scales, k_codes, v_codes, total, unused[3];
+  uint8_t k_quads[8], v_quads[8];  // the last one is unused
+};
+// WidthTable::on_device: f32 kLogScales, f32 levels, then all heads. The levels of codes of `bits` bits begin at
+// 2^bits - 2.
+constexpr int64_t kFlatLevels = 32;
+constexpr int64_t kFlatHeads = (256 + kFlatLevels) * 4;
+SMARTKV_HOST_DEVICE constexpr int64_t flat_head_bytes(int64_t head_dim) {
+  return static_cast<int64_t>(sizeof(FlatWidths)) + 10 * head_dim;
+}
+
+// The widths of one layer.
+struct WidthTable {
+  int64_t head_dim = 0;
+  std::vector<HeadWidths> heads;
+  std::shared_ptr<const PageRotations> rotations;
+  int64_t bytes = 0;                            // of a page
+  std::shared_ptr<const PageMemory> on_device;  // for kernels of a device, see FlatWidths
+
+  // Sets `first`, `at` and `bytes`. Throws std::invalid_argument if head_dim, the number of quads, an order or a mean
+  // does not fit.
+  void lay_out();
+  void send(const std::shared_ptr<KvBackend>& backend);  // sets on_device. REQUIRES: lay_out() was called
+};
+
+// Quantizes one KV head. k, v: f32 [kPageTokens, head_dim], K after RoPE; middle: PageRotations::middle() of the page;
+// block: at.total bytes. Throws std::invalid_argument if a value is not finite.
+void encode_calibrated(const WidthTable& table, int64_t head, const float* middle, const float* k, const float* v,
+                       void* block);
+
+// Reads a block back. k, v: f32 [kPageTokens, head_dim], K after RoPE.
+void decode_calibrated(const WidthTable& table, int64_t head, const float* middle, const void* block, float* k,
+                       float* v);
+
+// The greatest value of a column, by the byte of its scale: 2^((k - 128) / 8), or NaN.
+extern const std::array<float, 256> kLogScales;
+
+// The levels of codes of 1 to 4 bits that are greater than 0, in ascending order, by bits. The codes from
+// 2^(bits - 1) on stand for them, the codes below for their negatives.
+constexpr std::array<std::array<uint8_t, 8>, 5> kPositiveLevels = {
+    {{}, {127}, {38, 127}, {14, 44, 79, 127}, {6, 18, 30, 43, 58, 75, 96, 127}}};
+
+// Returns the level of a code.
+constexpr int code_level(int bits, int code) {
+  if (bits > 4) return (256 >> bits) * code + (256 >> bits) / 2 - 128;
+  const int half = 1 << (bits - 1);
+  const auto& levels = kPositiveLevels[static_cast<size_t>(bits)];
+  return code >= half ? levels[static_cast<size_t>(code - half)] : -levels[static_cast<size_t>(half - 1 - code)];
+}
+
+}  // namespace smartkv::kernels

@@ -1,0 +1,134 @@
+#include "engine/calibration/calibration.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <optional>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/calibration/calibration_texts.h"
+#include "engine/weights/model_fingerprint.h"
+#include "engine/weights/safetensors.h"
+#include "tests/cache/random_sensitivity.h"
+#include "tests/engine/model/served_llama.h"
+#include "tests/text/byte_tokenizer.h"
+#include "tests/weights/weight_files.h"
+
+namespace smartkv {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr CacheShape kShape{2, 3, 32, kernels::KvType::kBf16};
+
+TEST(Calibration, FilesKeepASensitivity) {
+  const Folder folder;
+  const std::filesystem::path file = folder.path() / "model.safetensors";
+  const auto written = random_sensitivity(kShape);
+  write_sensitivity(file, *written);
+  EXPECT_EQ(read_sensitivity(file, kShape).fingerprint(), written->fingerprint());
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);  // nothing unfinished is left
+}
+
+TEST(Calibration, FilesThatDoNotFitAreErrors) {
+  const Folder folder;
+  const std::filesystem::path file = folder.path() / "model.safetensors";
+  const auto written = random_sensitivity(kShape);
+  write_sensitivity(file, *written);
+  CacheShape other = kShape;
+  other.n_layers = 3;
+  EXPECT_THAT(error_of([&] { read_sensitivity(file, other); }),
+              HasSubstr("tensor \"k.lambda\": expected f32 [3, 3, 32]"));
+  Sensitivity bad = *written;
+  bad.v[1].lambda[3] = -1;
+  write_sensitivity(file, bad);
+  EXPECT_THAT(error_of([&] { read_sensitivity(file, kShape); }),
+              HasSubstr("tensor \"v.lambda\": expected finite values of at least 0"));
+  bad = *written;
+  bad.k[0].mean[0] = std::numeric_limits<float>::quiet_NaN();
+  write_sensitivity(file, bad);
+  EXPECT_THAT(error_of([&] { read_sensitivity(file, kShape); }), HasSubstr("tensor \"k.mean\": expected finite"));
+  write_safetensors(file, {}, TensorType::kF32, {{"texts", "1"}});
+  EXPECT_THAT(error_of([&] { read_sensitivity(file, kShape); }), HasSubstr("with the texts of this program"));
+  std::ofstream(file) << "no safetensors";
+  EXPECT_NE(error_of([&] { read_sensitivity(file, kShape); }), "no error");
+}
+
+TEST(Calibration, TextsAreLongEnough) {
+  for (const CalibrationText& text : calibration_texts()) {
+    EXPECT_GT(text.text().size(), 4000) << text.file;  // a thousand tokens
+  }
+  EXPECT_EQ(calibration_texts().size(), 4);
+}
+
+TEST(Calibration, TheFolderIsTheUsersCache) {
+  const auto with = [](const char* xdg, const char* home) {
+    const std::pair<const char*, const char*> variables[] = {{"XDG_CACHE_HOME", xdg}, {"HOME", home}};
+    std::vector<std::optional<std::string>> before;
+    for (const auto& [name, value] : variables) {
+      const char* const old = std::getenv(name);
+      before.push_back(old == nullptr ? std::nullopt : std::optional<std::string>(old));
+      value == nullptr ? ::unsetenv(name) : ::setenv(name, value, 1);
+    }
+    const std::filesystem::path folder = calibration_folder();
+    for (size_t i = 0; i < before.size(); ++i) {
+      const char* const name = variables[i].first;
+      before[i] ? ::setenv(name, before[i]->c_str(), 1) : ::unsetenv(name);
+    }
+    return folder;
+  };
+  EXPECT_EQ(with("/b", "/c"), "/b/smartkv/calibrations");
+  EXPECT_EQ(with(nullptr, "/c"), "/c/.cache/smartkv/calibrations");
+  EXPECT_EQ(with(nullptr, nullptr), "");
+}
+
+class CalibratedModel : public testing::Test {
+ protected:
+  std::shared_ptr<const Sensitivity> calibrate() {
+    return smartkv::calibrate(*served_.model, weights_, tokenizer_, served_.context.shape, served_.pool,
+                              folder_.path());
+  }
+
+  TinyWeights weights_{tiny_config()};
+  Served served_{weights_, "f32"};
+  ByteTokenizer tokenizer_;
+  Folder folder_;
+};
+
+TEST_F(CalibratedModel, IsMeasuredOnce) {
+  EXPECT_EQ(find_sensitivity(weights_, served_.context.shape, folder_.path()), nullptr);
+  const auto measured = calibrate();
+  const std::filesystem::path file = calibration_file(folder_.path(), weights_);
+  EXPECT_EQ(file.filename(), model_fingerprint(weights_) + ".safetensors");
+  const auto written = std::filesystem::last_write_time(file);
+  EXPECT_EQ(find_sensitivity(weights_, served_.context.shape, folder_.path())->fingerprint(), measured->fingerprint());
+  EXPECT_EQ(calibrate()->fingerprint(), measured->fingerprint());
+  EXPECT_EQ(std::filesystem::last_write_time(file), written);
+
+  std::ofstream(file) << "damaged";
+  EXPECT_EQ(find_sensitivity(weights_, served_.context.shape, folder_.path()), nullptr);
+  EXPECT_EQ(calibrate()->fingerprint(), measured->fingerprint());
+  EXPECT_NE(find_sensitivity(weights_, served_.context.shape, folder_.path()), nullptr);
+}
+
+TEST_F(CalibratedModel, OfAnotherSeedHasAnotherFile) {
+  calibrate();
+  const TinyWeights other(tiny_config(), 2);
+  EXPECT_EQ(find_sensitivity(other, served_.context.shape, folder_.path()), nullptr);
+}
+
+TEST_F(CalibratedModel, HasAValueForEachChannel) {
+  const auto measured = calibrate();
+  for (const auto* sides : {&measured->k, &measured->v}) {
+    ASSERT_EQ(sides->size(), 3 * 2);
+    for (const SideSensitivity& side : *sides) {
+      ASSERT_EQ(side.lambda.size(), 32);
+      for (const float lambda : side.lambda) EXPECT_GT(lambda, 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace smartkv
