@@ -68,8 +68,7 @@ struct PolicyContext {
   // Returns the worth of the model's channels, read from a file of `smartkv train-probe`. `name` is the one that
   // requests use for the file. Throws CacheError. Null in a context without such files.
   std::function<std::shared_ptr<const ChannelWorth>(const std::string& name)> load_worth = {};
-  // Returns how much the error of each channel matters to the model. Throws CacheError. Null in a context of a model
-  // that is not calibrated.
+  // Returns how much the error of each channel matters to the model; null if it was not calibrated. May be null.
   std::function<std::shared_ptr<const Sensitivity>()> load_sensitivity = {};
   SlidingWindow window = {};
   // The KV heads of the model that this tensor-parallel rank holds; null if it holds all. `shape` counts only these.

@@ -286,12 +286,15 @@ struct EngineOptions {
   // Requests that may wait in addition to those for which sequence slots are free. Further ones are rejected with
   // kOverloaded (HTTP 429).
   int64_t max_queue = 256;
-  int64_t prefill_chunk = 512;                   // work of one pass, in tokens: SchedulerOptions::token_budget
-  std::string chat_template_file;                // replaces the model's own
-  nlohmann::json kv_cache;                       // default policy; null means "full"
-  nlohmann::json speculative;                    // default method; null means "off"
-  std::filesystem::path draft_model;             // GGUF file or Hugging Face folder of a smaller model; may be empty
-  DraftCopy draft_weights = DraftCopy::kNone;    // kInt4: also loads a 4-bit copy of the model, for method "self"
+  int64_t prefill_chunk = 512;                 // work of one pass, in tokens: SchedulerOptions::token_budget
+  std::string chat_template_file;              // replaces the model's own
+  nlohmann::json kv_cache;                     // default policy; null means "full"
+  nlohmann::json speculative;                  // default method; null means "off"
+  std::filesystem::path draft_model;           // GGUF file or Hugging Face folder of a smaller model; may be empty
+  DraftCopy draft_weights = DraftCopy::kNone;  // kInt4: also loads a 4-bit copy of the model, for method "self"
+  // Whether to calibrate the model at the start for requests that choose the policy "calibrated". Otherwise it is
+  // calibrated only if the default policy needs it.
+  bool calibrates = false;
   std::vector<std::string> allowed_policies;     // policies and presets that requests may name; empty allows all
   std::vector<std::string> allowed_speculation;  // methods that requests may name besides "off"; empty allows all
 };

@@ -51,18 +51,15 @@ void load_draft_model(const Weights& target, EngineParts* parts) {
 }
 
 // Measures the model or reads what was measured. Only one process with native products measures; with others
-// `smartkv calibrate` does it. Null if no request may need it, or nothing was measured.
-std::shared_ptr<const Sensitivity> sensitivity_of(const Weights& weights, EngineParts* parts,
-                                                  const std::function<void(double, const std::string&)>& report) {
-  if (!allows(parts->options.allowed_policies, kCalibratedPolicy)) return nullptr;
-  const ModelOptions& options = parts->options.model;
+// `smartkv calibrate` does it. Null if there is nothing.
+std::shared_ptr<const Sensitivity> sensitivity_of(const Weights& weights, Model& model, const Tokenizer& tokenizer,
+                                                  ThreadPool& threads, const ModelOptions& options) {
   const CacheShape shape = llama_cache_shape(weights.config(), options);
   if (options.backend != Backend::kNative || options.tensor_parallel > 1) {
     return find_sensitivity(weights, shape, calibration_folder());
   }
-  report(1, "calibrating " + weights.config().name);
   try {
-    return calibrate(*parts->model, weights, *parts->tokenizer, shape, *parts->threads, calibration_folder());
+    return calibrate(model, weights, tokenizer, shape, threads, calibration_folder());
   } catch (const std::exception& error) {
     log_warning(weights.config().name + " cannot be calibrated (" + error.what() +
                 "): requests cannot choose the policy \"" + std::string(kCalibratedPolicy) + '"');
@@ -102,7 +99,6 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                                   parts.model->kv_backend());  // shared, because it drafts from the model's caches
   }
   parts.model_identity = model_identity(*weights);
-  parts.sensitivity = sensitivity_of(*weights, &parts, report);
   if (options.kv_cache_bytes == 0) parts.options.kv_cache_bytes = available_bytes() / 2;
   if (!options.prefix_cache_dir.empty()) parts.prefix_identity = prefix_identity(*weights, options);
   report(1, "loaded " + config.name);
@@ -128,6 +124,12 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
            std::string(kernels::name(kernels::cpu_level())) +
            (model.backend == Backend::kNative ? "" : ", backend " + std::string(name(model.backend))) +
            (model.tensor_parallel == 1 ? "" : ", " + std::to_string(model.tensor_parallel) + " ranks"));
+  // The engine closes it before this function returns.
+  parts.calibration = std::make_shared<Calibration>([&report, &weights = *weights, &served = *parts.model,
+                                                     &tokenizer = *parts.tokenizer, &threads = *parts.threads, model] {
+    report(1, "calibrating " + weights.config().name);
+    return sensitivity_of(weights, served, tokenizer, threads, model);
+  });
   return std::make_unique<EngineImpl>(std::move(parts));
 }
 

@@ -2,8 +2,10 @@
 // engine_submit.cpp has the functions that other threads call.
 #include "engine/engine_impl.h"
 
+#include "cache/policies/calibrated/calibrated.h"
 #include "engine/log.h"
 #include "engine/model/policy_context.h"
+#include "engine/request_checks.h"
 
 namespace smartkv {
 namespace {
@@ -89,7 +91,8 @@ EngineImpl::EngineImpl(EngineParts parts)
     : parts_(std::move(parts)),
       policy_context_(policy_context(
           *parts_.model, parts_.cache_shape, parts_.threads.get(),
-          {parts_.model_identity, parts_.options.model.gates, parts_.options.model.channel_worth}, parts_.sensitivity)),
+          {parts_.model_identity, parts_.options.model.gates, parts_.options.model.channel_worth},
+          [calibration = parts_.calibration] { return calibration == nullptr ? nullptr : calibration->get(); })),
       draft_context_(draft_context(parts_)),
       offload_context_(offload_context(parts_, policy_context_)),
       vocabulary_(std::min(parts_.model->config().vocab_size, parts_.tokenizer->vocab_size())),
@@ -100,6 +103,12 @@ EngineImpl::EngineImpl(EngineParts parts)
       prefixes_(prefix_cache_bytes(parts_.options), prefix_files_.get()),
       scheduler_(scheduler_options(parts_.options, parts_.model->config())),
       sampling_(parts_.threads == nullptr ? 1 : static_cast<size_t>(parts_.threads->size())) {
+  if (parts_.calibration != nullptr) {
+    if (parts_.options.calibrates && allows(parts_.options.allowed_policies, kCalibratedPolicy)) {
+      parts_.calibration->get();
+    }
+    parts_.calibration->close();
+  }
   thread_ = std::thread([this] { run(); });
 }
 

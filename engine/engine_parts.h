@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cache/policy.h"
+#include "engine/calibration/calibration.h"
 #include "engine/engine.h"
 #include "engine/model/model.h"
 #include "kernels/thread_pool.h"
@@ -22,7 +23,7 @@ struct EngineParts {
   std::unique_ptr<ChatTemplate> chat_template;  // may be null
   CacheShape cache_shape;
   std::string model_identity, draft_identity;  // model_identity() of both models; finds the gates that ship for them
-  std::shared_ptr<const Sensitivity> sensitivity;  // of the model's KV cache; null if it is not known
+  std::shared_ptr<Calibration> calibration;    // of the model
   std::string prefix_identity;  // prefix_identity(), for states in options.prefix_cache_dir; empty if there is none
   std::unique_ptr<Model> draft_model;  // may be null; its token ids mean the same as the model's
   CacheShape draft_shape;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <utility>
 
 #include <xxhash.h>
 
@@ -155,6 +156,17 @@ std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weight
   }
   log_info("calibrated " + model.config().name + " in " + std::to_string(seconds).substr(0, 4) + " s; " + kept);
   return found;
+}
+
+std::shared_ptr<const Sensitivity> Calibration::get() {
+  const std::lock_guard lock(mutex_);
+  if (const Find find = std::exchange(find_, nullptr); find != nullptr) found_ = find();
+  return found_;
+}
+
+void Calibration::close() {
+  const std::lock_guard lock(mutex_);
+  find_ = nullptr;
 }
 
 }  // namespace smartkv

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "cache/policies/calibrated/sensitivity.h"
 #include "engine/model/model.h"
@@ -14,8 +17,8 @@ namespace smartkv {
 
 class ThreadPool;
 
-// Returns the folder of the files: smartkv/calibrations below $XDG_CACHE_HOME or $HOME/.cache. Empty if neither variable
-// is set.
+// Returns the folder of the files: smartkv/calibrations below $XDG_CACHE_HOME or $HOME/.cache. Empty if neither
+// variable is set.
 std::filesystem::path calibration_folder();
 
 // Returns where the file of a model is in a folder: by model_fingerprint(). Empty if `folder` is.
@@ -38,5 +41,20 @@ std::shared_ptr<const Sensitivity> find_sensitivity(const Weights& weights, cons
 std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weights, const Tokenizer& tokenizer,
                                              const CacheShape& shape, ThreadPool& threads,
                                              const std::filesystem::path& folder);
+
+// The sensitivity of a model that is about to be served. Until close() the model is idle, so that get() may measure it.
+// get() is thread-safe.
+class Calibration {
+ public:
+  using Find = std::function<std::shared_ptr<const Sensitivity>()>;  // may return null, and is called at most once
+  explicit Calibration(Find find) : find_(std::move(find)) {}
+  std::shared_ptr<const Sensitivity> get();  // null if it is not known
+  void close();
+
+ private:
+  std::mutex mutex_;
+  Find find_;
+  std::shared_ptr<const Sensitivity> found_;
+};
 
 }  // namespace smartkv

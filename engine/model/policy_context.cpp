@@ -9,7 +9,7 @@ SlidingWindow sliding_window(const ModelConfig& config) {
 }
 
 PolicyContext policy_context(const Model& model, const CacheShape& shape, ThreadPool* threads, const GateSources& gates,
-                             std::shared_ptr<const Sensitivity> sensitivity) {
+                             std::function<std::shared_ptr<const Sensitivity>()> sensitivity) {
   PolicyContext context{shape, PagePool::create(shape, model.kv_backend()), threads};
   context.rope = [&model](int64_t position, float* cos, float* sin) { model.rope_angles(position, cos, sin); };
   context.load_gate = [set = std::make_shared<const GateSet>(gates, model.config())](const std::string& name) {
@@ -31,7 +31,7 @@ PolicyContext policy_context(const Model& model, const CacheShape& shape, Thread
     throw CacheError("kv_cache.worth: expected the name of a loaded worth file (" +
                      (known.empty() ? "none are loaded" : known) + "), found \"" + name + '"');
   };
-  if (sensitivity != nullptr) context.load_sensitivity = [of = std::move(sensitivity)] { return of; };
+  context.load_sensitivity = std::move(sensitivity);
   context.heads = model.heads();
   context.window = sliding_window(model.config());
   return context;

@@ -12,9 +12,10 @@ SlidingWindow sliding_window(const ModelConfig& config);
 
 // Returns a context with a page pool of its own. `model` and `threads` must outlive the context and its policies. If
 // `threads` is null, caches commit on the calling thread only. gates: the gates and channel statistics that policies
-// may name. sensitivity: of the model's KV cache; null if it was not calibrated. Throws CacheError for a gate or a
+// may name. sensitivity: PolicyContext::load_sensitivity. Throws CacheError for a gate or a
 // channel_worth file that cannot be opened.
 PolicyContext policy_context(const Model& model, const CacheShape& shape, ThreadPool* threads,
-                             const GateSources& gates = {}, std::shared_ptr<const Sensitivity> sensitivity = nullptr);
+                             const GateSources& gates = {},
+                             std::function<std::shared_ptr<const Sensitivity>()> sensitivity = nullptr);
 
 }  // namespace smartkv

@@ -59,7 +59,7 @@ void run(RankGroup& ranks) {
     log_error("rank " + std::to_string(ranks.rank()) + ": " + error.what());
   }
   meet_loaded(ranks, part == nullptr ? -1 : part->weight_bytes());
-  follow(ranks, *part, policy_context(*part, shape, &pool, gates, std::move(sensitivity)));
+  follow(ranks, *part, policy_context(*part, shape, &pool, gates, [sensitivity] { return sensitivity; }));
 }
 
 int integer(const char* text) {

@@ -79,15 +79,16 @@ std::unique_ptr<KvCachePolicy> make_calibrated_policy(const PolicyContext& conte
   const int64_t window = read.integer("window", kPageTokens, 0, 65536, "most recent tokens, exact");
   const Boundaries boundaries{window, read_prompt_stride(&read, kPromptStride), 0};
   read.done();
-  if (context.load_sensitivity == nullptr || context.rope == nullptr) {
+  const auto sensitivity = context.load_sensitivity == nullptr ? nullptr : context.load_sensitivity();
+  if (sensitivity == nullptr) {
     throw CacheError(
         "kv_cache: calibrated: expected a model that was calibrated (smartkv calibrate), found one that was not");
   }
   const double of_pages = page_bits(context.shape, bits, horizon, window);
   const auto rotations =
       std::make_shared<kernels::PageRotations>(context.shape.head_dim, context.rope, context.pool->backend());
-  const auto widths = allocate_widths(*context.load_sensitivity(), context.shape, context.first_kv_head(), bits,
-                                      rotations, context.pool->backend());
+  const auto widths =
+      allocate_widths(*sensitivity, context.shape, context.first_kv_head(), bits, rotations, context.pool->backend());
   return std::make_unique<StagedPolicy>("calibrated", context, boundaries,
                                         std::make_unique<CalibratedStoreFactory>(widths));
 }
