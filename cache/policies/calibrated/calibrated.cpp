@@ -87,8 +87,8 @@ std::unique_ptr<KvCachePolicy> make_calibrated_policy(const PolicyContext& conte
   const double of_pages = page_bits(context.shape, bits, horizon, window);
   const auto rotations =
       std::make_shared<kernels::PageRotations>(context.shape.head_dim, context.rope, context.pool->backend());
-  const auto widths =
-      allocate_widths(*sensitivity, context.shape, context.first_kv_head(), bits, rotations, context.pool->backend());
+  const auto widths = allocate_widths(*sensitivity, context.shape, context.first_kv_head(), of_pages, rotations,
+                                      context.pool->backend());
   return std::make_unique<StagedPolicy>("calibrated", context, boundaries,
                                         std::make_unique<CalibratedStoreFactory>(widths));
 }

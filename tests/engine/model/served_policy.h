@@ -30,7 +30,9 @@ inline PolicyRun run_policy(Served* served, const nlohmann::json& spec, const st
   if (!served->context.load_gate) {
     served->context.load_gate = [served](const std::string&) { return random_gate(served->context.shape); };
   }
-  served->context.load_sensitivity = [served] { return random_sensitivity(served->context.shape); };
+  if (!served->context.load_sensitivity) {
+    served->context.load_sensitivity = [served] { return random_sensitivity(served->context.shape); };
+  }
   const auto policy = served->model->make_policy(served->context, spec);
   const auto cache = policy->new_sequence(prompt);
   const int64_t vocab = served->model->config().vocab_size, end = static_cast<int64_t>(tokens.size());

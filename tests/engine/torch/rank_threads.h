@@ -104,6 +104,7 @@ class RankThreads {
       PolicyContext context = policy_context(*part, shape(rank), &pool);
       const CacheShape whole = llama_cache_shape(weights_.config(), options_);
       context.load_gate = [whole](const std::string&) { return random_gate(whole); };
+      context.load_sensitivity = [whole] { return random_sensitivity(whole); };
       {
         const std::lock_guard lock(mutex_);
         pools_[rank] = context.pool;

@@ -124,6 +124,7 @@ TEST_P(TensorParallelPolicies, AreOneRanks) {
   RankThreads threads(weights, "f32", ranks);
   Served several(threads.lead(), threads.shape()), one(weights, "f32", "auto", torch_loader());
   several.context.load_gate = [shape = one.context.shape](const std::string&) { return random_gate(shape); };
+  several.context.load_sensitivity = [shape = one.context.shape] { return random_sensitivity(shape); };
   const PolicyRun expected = run_policy(&one, spec, tokens, 340), found = run_policy(&several, spec, tokens, 340);
   // Gates round to bf16, so the last bit of a key may decide which token is kept. On one rank the native backend
   // differs from LibTorch by 0.055 for this reason. With the same keys, ranks decide as one (cache.HeadsOfRanks).
