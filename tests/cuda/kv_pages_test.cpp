@@ -279,7 +279,6 @@ TEST_P(CudaPages, CalibratedCodesAreTheCpusAndReadBackAlike) {
       job.blocks = blocks.data();
       job.table = &table;
       job.middle = table.rotations->middle(70);
-      cuda::PageWorkspace workspace;
       cuda::encode_pages(dim, {&job, 1}, workspace, nullptr);
       std::vector<float> all_k(static_cast<size_t>(2 * kPageTokens * dim)), all_v(all_k.size());
       const PageRead read{job.calibrated(), 0, 2, 0, kPageTokens, all_k.data(), all_v.data(), kPageTokens * dim};

@@ -45,7 +45,9 @@ inline ChannelWidths channel_widths(int64_t head_dim, const Widths& widths, std:
 inline WidthTable width_table(int64_t head_dim, int64_t heads, const Widths& k, const Widths& v, uint32_t seed,
                               const std::shared_ptr<KvBackend>& backend = nullptr) {
   std::mt19937 random(seed);
-  WidthTable table{.head_dim = head_dim, .rotations = page_rotations(head_dim, backend)};
+  WidthTable table;
+  table.head_dim = head_dim;
+  table.rotations = page_rotations(head_dim, backend);
   for (int64_t h = 0; h < heads; ++h) {
     HeadWidths& head = table.heads.emplace_back();
     head.k = channel_widths(head_dim, k, random);
@@ -59,7 +61,9 @@ inline WidthTable width_table(int64_t head_dim, int64_t heads, const Widths& k, 
 // A table whose heads differ in bytes and which has every width, as far as there are quads.
 inline WidthTable every_width(int64_t head_dim, int64_t heads, const std::shared_ptr<KvBackend>& backend = nullptr) {
   std::mt19937 random(5);
-  WidthTable table{.head_dim = head_dim, .rotations = page_rotations(head_dim, backend)};
+  WidthTable table;
+  table.head_dim = head_dim;
+  table.rotations = page_rotations(head_dim, backend);
   for (int64_t h = 0; h < heads; ++h) {
     HeadWidths& head = table.heads.emplace_back();
     for (ChannelWidths* side : {&head.k, &head.v}) {
