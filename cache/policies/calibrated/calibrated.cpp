@@ -55,10 +55,10 @@ class CalibratedStore final : public PageStore {
 
 using CalibratedStoreFactory = StoreFactoryOf<CalibratedStore, false, std::shared_ptr<const ModelWidths>>;
 
-// Returns the bits of a value in the pages after the first one, so that the cache has at most `bits` at the horizon:
-// before a boundary the window and a whole page are exact.
+// Returns the bits of a value in the pages after the first one, so that the cache has `bits` at the horizon,
+// right after a boundary. Before the next one up to 63 tokens more are exact.
 double page_bits(const CacheShape& shape, double bits, int64_t horizon, int64_t window) {
-  const int64_t pages = std::max<int64_t>(0, horizon - window) / kPageTokens - 1;
+  const int64_t pages = std::max<int64_t>(0, horizon - window) / kPageTokens;
   const double token = static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim);  // values
   const auto dense = static_cast<double>(shape.bytes_per_token() * (horizon - pages * kPageTokens));
   const auto first = static_cast<double>(shape.n_layers * quantized_bytes(shape, widest_layout(shape)));
