@@ -136,6 +136,7 @@ class Planner {
       ItemClass& to = plan_.classes[(most == kFewRows ? 0 : 2) + (bytes <= small_page_ ? 1 : 0)];
       to.stage_bytes = std::max(to.stage_bytes, bytes);
       to.decoded_bytes = std::max(to.decoded_bytes, decoded);
+      if (decoded > 0 && shape_.head_dim > 128) to.stages = 2;  // three would not fit
       to.items.push_back(
           {rows, split, static_cast<int32_t>(first), static_cast<int32_t>(last), static_cast<int32_t>(start)});
       start += tokens;
