@@ -16,19 +16,13 @@
 #include "kernels/elementwise.h"
 #include "kernels/kv_backend.h"
 #include "kernels/thread_pool.h"
+#include "tests/kernels/level_test.h"
 
 namespace smartkv::kernels {
 namespace {
 
-class CutAttention : public testing::TestWithParam<std::tuple<CpuLevel, KvType>> {
+class CutAttention : public LevelTest {
  protected:
-  void SetUp() override {
-    if (std::get<0>(GetParam()) > detected_cpu_level()) GTEST_SKIP() << "this CPU lacks the level";
-    set_cpu_level(std::get<0>(GetParam()));
-  }
-  void TearDown() override { set_cpu_level(detected_cpu_level()); }
-  KvType type() const { return std::get<1>(GetParam()); }
-
   ThreadPool threads_{2};
   std::shared_ptr<KvBackend> backend_ = make_cpu_kv_backend(&threads_);
 };
@@ -160,14 +154,7 @@ TEST_P(CutAttention, RefusesWhatNoKernelRuns) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Levels, CutAttention,
-                         testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512,
-                                                          CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
-                                          testing::Values(KvType::kBf16, KvType::kF32)),
-                         [](const auto& row) {
-                           return std::string(name(std::get<0>(row.param))) +
-                                  (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
-                         });
+INSTANTIATE_TEST_SUITE_P(Levels, CutAttention, kLevels, name_of_level);
 
 }  // namespace
 }  // namespace smartkv::kernels

@@ -6,6 +6,7 @@
 #include "kernels/cpu_level.h"
 #include "kernels/thread_pool.h"
 #include "tests/kernels/attention_sequence.h"
+#include "tests/kernels/level_test.h"
 
 namespace smartkv::kernels {
 namespace {
@@ -17,16 +18,8 @@ std::vector<float> run_mass(ThreadPool& pool, const Sequence& sequence, int64_t 
   });
 }
 
-class AttentionMass : public testing::TestWithParam<std::tuple<CpuLevel, KvType>> {
+class AttentionMass : public LevelTest {
  protected:
-  void SetUp() override {
-    if (std::get<0>(GetParam()) > detected_cpu_level()) GTEST_SKIP() << "this CPU lacks the level";
-    set_cpu_level(std::get<0>(GetParam()));
-  }
-  void TearDown() override { set_cpu_level(detected_cpu_level()); }
-
-  KvType type() const { return std::get<1>(GetParam()); }
-
   ThreadPool pool{2};
 };
 
@@ -75,14 +68,7 @@ TEST_P(AttentionMass, AQuerysBitsDependOnItsOwnSequenceOnly) {
   EXPECT_EQ(b, run_mass(one, other, 2));
 }
 
-INSTANTIATE_TEST_SUITE_P(Levels, AttentionMass,
-                         testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512,
-                                                          CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
-                                          testing::Values(KvType::kBf16, KvType::kF32)),
-                         [](const auto& row) {
-                           return std::string(name(std::get<0>(row.param))) +
-                                  (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
-                         });
+INSTANTIATE_TEST_SUITE_P(Levels, AttentionMass, kLevels, name_of_level);
 
 }  // namespace
 }  // namespace smartkv::kernels

@@ -7,6 +7,7 @@
 #include "kernels/cpu_level.h"
 #include "kernels/thread_pool.h"
 #include "tests/kernels/attention_sequence.h"
+#include "tests/kernels/level_test.h"
 
 namespace smartkv::kernels {
 namespace {
@@ -28,15 +29,8 @@ QuantizedLayout with_dropped_columns(int64_t dim) {
   return {{{1, q, q, 0}, static_cast<uint8_t>(2 * q - 1)}, {{2, 6, 3, 0}, 5}};
 }
 
-class QuantizedAttention : public testing::TestWithParam<std::tuple<CpuLevel, KvType>> {
+class QuantizedAttention : public LevelTest {
  protected:
-  void SetUp() override {
-    if (std::get<0>(GetParam()) > detected_cpu_level()) GTEST_SKIP() << "this CPU lacks the level";
-    set_cpu_level(std::get<0>(GetParam()));
-  }
-  void TearDown() override { set_cpu_level(detected_cpu_level()); }
-
-  KvType type() const { return std::get<1>(GetParam()); }
   // Relative error. f32: probabilities become 16-bit integers. bf16: rounds the result, and probabilities at dense
   // pages, by at most 2^-9 each.
   double tolerance() const { return type() == KvType::kBf16 ? 4e-3 : 5e-4; }
@@ -94,14 +88,7 @@ TEST_P(QuantizedAttention, ARowsBitsDependOnItsOwnSequenceOnly) {
   EXPECT_EQ(b, run_attention(one, other, 3));
 }
 
-INSTANTIATE_TEST_SUITE_P(Levels, QuantizedAttention,
-                         testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512,
-                                                          CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
-                                          testing::Values(KvType::kBf16, KvType::kF32)),
-                         [](const auto& row) {
-                           return std::string(name(std::get<0>(row.param))) +
-                                  (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
-                         });
+INSTANTIATE_TEST_SUITE_P(Levels, QuantizedAttention, kLevels, name_of_level);
 
 // Products are summed as integers, so instructions that differ only there must give the same bits. Dense pages of bf16
 // differ, because a tile adds its 32 products in another order.

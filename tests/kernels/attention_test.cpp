@@ -9,16 +9,16 @@
 #include "kernels/cpu_level.h"
 #include "kernels/thread_pool.h"
 #include "tests/kernels/attention_sequence.h"
+#include "tests/kernels/level_test.h"
 
 namespace smartkv::kernels {
 namespace {
 
-class AttentionLevels : public testing::TestWithParam<std::tuple<CpuLevel, KvType>> {
+class AttentionLevels : public LevelTest {
  protected:
   void SetUp() override {
     if (std::get<0>(GetParam()) <= detected_cpu_level()) set_cpu_level(std::get<0>(GetParam()));
   }
-  void TearDown() override { set_cpu_level(detected_cpu_level()); }
 };
 
 TEST_P(AttentionLevels, EqualsTheDefinition) {
@@ -246,14 +246,7 @@ TEST_P(AttentionLevels, AHeadPassesOverThePagesOfOthers) {
   expect_heads_to_pass_over_others(type, {QuantizedLayout{uniform_runs(64, 4), uniform_runs(kPageTokens, 4)}});
 }
 
-INSTANTIATE_TEST_SUITE_P(Levels, AttentionLevels,
-                         testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512,
-                                                          CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
-                                          testing::Values(KvType::kBf16, KvType::kF32)),
-                         [](const auto& row) {
-                           return std::string(name(std::get<0>(row.param))) +
-                                  (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
-                         });
+INSTANTIATE_TEST_SUITE_P(Levels, AttentionLevels, kLevels, name_of_level);
 
 TEST(Attention, RefusesShapesItCannotRun) {
   ThreadPool pool(1);

@@ -13,6 +13,7 @@
 #include "kernels/cpu_level.h"
 #include "kernels/thread_pool.h"
 #include "tests/kernels/attention_sequence.h"
+#include "tests/kernels/level_test.h"
 #include "tests/kernels/width_tables.h"
 
 namespace smartkv::kernels {
@@ -82,15 +83,8 @@ TEST_P(CalibratedPage, RefusesWhatIsNotFinite) {
 
 INSTANTIATE_TEST_SUITE_P(HeadDims, CalibratedPage, testing::Values(16, 48, 64, 96, 128, 192, 256));
 
-class CalibratedAttention : public testing::TestWithParam<std::tuple<CpuLevel, KvType>> {
+class CalibratedAttention : public LevelTest {
  protected:
-  void SetUp() override {
-    if (std::get<0>(GetParam()) > detected_cpu_level()) GTEST_SKIP() << "this CPU lacks the level";
-    set_cpu_level(std::get<0>(GetParam()));
-  }
-  void TearDown() override { set_cpu_level(detected_cpu_level()); }
-  KvType type() const { return std::get<1>(GetParam()); }
-
   ThreadPool pool{3};
 };
 
@@ -122,14 +116,7 @@ TEST_P(CalibratedAttention, ARowsBitsDependOnItsOwnSequenceOnly) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Levels, CalibratedAttention,
-                         testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512,
-                                                          CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
-                                          testing::Values(KvType::kBf16, KvType::kF32)),
-                         [](const auto& row) {
-                           return std::string(name(std::get<0>(row.param))) +
-                                  (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
-                         });
+INSTANTIATE_TEST_SUITE_P(Levels, CalibratedAttention, kLevels, name_of_level);
 
 // Every level must make the same bytes.
 TEST(CalibratedPageLevels, EncodeAlike) {

@@ -16,6 +16,7 @@
 #include "kernels/cpu_level.h"
 #include "kernels/thread_pool.h"
 #include "tests/kernels/indexed_sequence.h"
+#include "tests/kernels/level_test.h"
 
 namespace smartkv::kernels {
 namespace {
@@ -28,13 +29,11 @@ std::vector<float> mass_of(const Sequence& sequence, int64_t n, int threads = 2)
   });
 }
 
-class SparseAttention : public testing::TestWithParam<std::tuple<CpuLevel, KvType>> {
+class SparseAttention : public LevelTest {
  protected:
   void SetUp() override {
     if (std::get<0>(GetParam()) <= detected_cpu_level()) set_cpu_level(std::get<0>(GetParam()));
   }
-  void TearDown() override { set_cpu_level(detected_cpu_level()); }
-  KvType type() const { return std::get<1>(GetParam()); }
 };
 
 TEST_P(SparseAttention, ReadingAllEqualsTheDensePagesBitForBit) {
@@ -183,14 +182,7 @@ TEST(SparseAttentionErrors, PagesThatNoKernelReads) {
   EXPECT_EQ(error([](Sequence& s) { s.shape.window = 300; }), expected + "64");
 }
 
-INSTANTIATE_TEST_SUITE_P(Levels, SparseAttention,
-                         testing::Combine(testing::Values(CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512,
-                                                          CpuLevel::kAvx512Vnni, CpuLevel::kAmx),
-                                          testing::Values(KvType::kBf16, KvType::kF32)),
-                         [](const auto& row) {
-                           return std::string(name(std::get<0>(row.param))) +
-                                  (std::get<1>(row.param) == KvType::kBf16 ? "_bf16" : "_f32");
-                         });
+INSTANTIATE_TEST_SUITE_P(Levels, SparseAttention, kLevels, name_of_level);
 
 }  // namespace
 }  // namespace smartkv::kernels
