@@ -73,13 +73,7 @@ QuantizedPageRef PageStore::load_page(int64_t layer, int64_t i, StateReader* in)
 }
 
 StoreBytes PageStore::bytes_at(const StageView& /*view*/, const Moment& then) const {
-  StoreBytes bytes;
-  for (int64_t layer = 0; layer < shape().n_layers; ++layer) {
-    const int64_t pages = then.left / kPageTokens, of_layer = layer_bytes(layer, pages);
-    bytes.pages += of_layer;
-    bytes.take.push_back(of_layer - layer_bytes(layer, pages - then.taken / kPageTokens));
-  }
-  return bytes;
+  return {.pages = shape().n_layers * layer_bytes(then.left / kPageTokens)};
 }
 
 int64_t PageStore::shared_bytes() const {

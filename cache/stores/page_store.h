@@ -55,9 +55,7 @@ class PageStore : public TokenStore {
   // Bytes of pages that also have another holder.
   int64_t shared_bytes() const;
   // Returns the bytes of a layer's first n pages if each takes page_bytes().
-  int64_t layer_bytes(int64_t layer, int64_t n) const {
-    return n == 0 ? 0 : page_bytes(layer, 0) + (n - 1) * page_bytes(layer, 1);
-  }
+  int64_t layer_bytes(int64_t n) const { return n == 0 ? 0 : page_bytes(0) + (n - 1) * page_bytes(1); }
 
   // Called at a boundary, before `made` new pages of each layer are packed. Decides their layouts, and may narrow
   // existing pages.
@@ -80,7 +78,7 @@ class PageStore : public TokenStore {
   // Reads page i of a layer.
   virtual QuantizedPageRef load_page(int64_t layer, int64_t i, StateReader* in) const;
   // Returns the bytes of a layer's new page i, or an upper bound. They are the same for all pages but the first.
-  virtual int64_t page_bytes(int64_t layer, int64_t i) const = 0;
+  virtual int64_t page_bytes(int64_t i) const = 0;
 
  private:
   void count_bytes();

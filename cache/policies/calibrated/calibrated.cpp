@@ -23,6 +23,16 @@ class CalibratedStore final : public PageStore {
   std::unique_ptr<TokenStore> fork() const override { return std::make_unique<CalibratedStore>(*this); }
   int64_t stable_bytes() const override { return bytes(); }
 
+  StoreBytes bytes_at(const StageView& /*view*/, const Moment& then) const override {
+    const int64_t pages = then.left / kPageTokens, made = then.taken / kPageTokens;
+    StoreBytes bytes;
+    for (const kernels::WidthTable& table : widths_->layers) {
+      const auto first = [&](int64_t n) { return n == 0 ? 0 : first_page_bytes() + (n - 1) * table.bytes; };
+      bytes.pages += first(pages);
+      bytes.take.push_back(first(pages) - first(pages - made));
+    }
+    return bytes;
+  }
   void save(StateWriter* out) const override {
     out->fields(widths_->fingerprint);
     PageStore::save(out);
@@ -42,10 +52,8 @@ class CalibratedStore final : public PageStore {
     if (i == 0) return PageStore::load_page(layer, i, in);
     return std::make_shared<QuantizedPage>(context().pool, table(layer), i, in);
   }
-  int64_t page_bytes(int64_t layer, int64_t i) const override {
-    return i == 0 ? quantized_bytes(shape(), widest_layout(shape()))
-                  : widths_->layers[static_cast<size_t>(layer)].bytes;
-  }
+  int64_t page_bytes(int64_t i) const override { return i == 0 ? first_page_bytes() : widths_->most_page_bytes(); }
+  int64_t first_page_bytes() const { return quantized_bytes(shape(), widest_layout(shape())); }
   std::shared_ptr<const kernels::WidthTable> table(int64_t layer) const {
     return {widths_, &widths_->layers[static_cast<size_t>(layer)]};
   }

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <numeric>
+
+#include <xxhash.h>
 
 namespace smartkv {
 namespace {
@@ -87,24 +88,19 @@ ChannelWidths widths_of(const SideSensitivity& side, const Quads& quads, double 
 }  // namespace
 
 uint64_t Sensitivity::fingerprint() const {
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  uint64_t hash = 0;
   for (const auto* sides : {&k, &v}) {
     for (const SideSensitivity& side : *sides) {
       for (const auto* values : {&side.lambda, &side.mean}) {
-        for (const float value : *values) {
-          uint32_t bits;
-          std::memcpy(&bits, &value, sizeof bits);
-          hash = (hash ^ bits) * 0x100000001b3u;
-        }
+        hash = XXH3_64bits_withSeed(values->data(), values->size() * sizeof(float), hash);
       }
     }
   }
   return hash;
 }
 
-int64_t ModelWidths::page_bytes() const {
-  return std::accumulate(layers.begin(), layers.end(), int64_t{0},
-                         [](int64_t sum, const kernels::WidthTable& table) { return sum + table.bytes; });
+int64_t ModelWidths::most_page_bytes() const {
+  return std::ranges::max_element(layers, {}, &kernels::WidthTable::bytes)->bytes;
 }
 
 std::shared_ptr<const ModelWidths> allocate_widths(const Sensitivity& sensitivity, const CacheShape& shape,

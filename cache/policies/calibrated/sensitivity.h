@@ -33,7 +33,7 @@ struct ModelWidths {
   std::vector<kernels::WidthTable> layers;
   uint64_t fingerprint = 0;
 
-  int64_t page_bytes() const;  // of one page in all layers
+  int64_t most_page_bytes() const;  // of a page of the layer with the largest ones
 };
 
 // Returns the tables with the least error whose pages take at most `bits` bits for each value, every byte counted. They

@@ -218,7 +218,7 @@ QuantizedPageRef ChannelStore::pack(int64_t layer, int64_t i, std::span<const ke
                                          kernels::PageSource{tokens});
 }
 
-int64_t ChannelStore::page_bytes(int64_t /*layer*/, int64_t i) const {
+int64_t ChannelStore::page_bytes(int64_t i) const {
   // layouts_.full takes at least as many bytes as layouts_.packed.
   const kernels::QuantizedLayout layout = i == 0 ? widest_layout(shape()) : layouts_.full;
   return quantized_bytes(shape(), layout);
@@ -241,20 +241,20 @@ StoreBytes ChannelStore::bytes_at(const StageView& view, const Moment& then) con
   // Means, selected channels, and the orders of pages and residuals.
   const int64_t of_channel = 2 * static_cast<int64_t>(sizeof(float)) + 3;
   most.state += n_layers * shape().n_kv_heads * shape().head_dim * of_channel;
-  const int64_t full = page_bytes(0, 1), residual = quantized_bytes(shape(), layouts_.residual);
+  const int64_t full = page_bytes(1), residual = quantized_bytes(shape(), layouts_.residual);
   const auto [least, page] = std::minmax({full, quantized_bytes(shape(), layouts_.packed) + residual});
   // A layer is packed or restored page by page, and its new pages have a residual or not; a shared page stays.
   const int64_t before = n - then.taken / kPageTokens;
   const int64_t change = page - least;
   const auto more = [&](int64_t pages) { return n_layers * std::max<int64_t>(0, pages - 1) * change; };
-  const int64_t made = layer_bytes(0, n) - layer_bytes(0, n_pages()) + (n - n_pages()) * (page - full);
-  const int64_t all = page_bytes(0, 0) + (n - 1) * page;
+  const int64_t made = layer_bytes(n) - layer_bytes(n_pages()) + (n - n_pages()) * (page - full);
+  const int64_t all = page_bytes(0) + (n - 1) * page;
   int64_t copies = view.may_share ? shared_bytes() : 0;
   for (const Layer& layer : layers_) copies += view.may_share ? shared_bytes_of(layer.residual) : 0;
   most.pages = std::min(n_layers * all, most.pages + n_layers * made + more(n_pages())) + copies;
   most.working = context().workers() * page;
   most.prepared = most.working + copies + more(before) + n_layers * then.taken / kPageTokens * residual;
-  most.take.assign(layers_.size(), layer_bytes(0, n) - layer_bytes(0, before));
+  most.take.assign(layers_.size(), layer_bytes(n) - layer_bytes(before));
   return most;
 }
 

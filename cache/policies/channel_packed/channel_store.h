@@ -75,7 +75,7 @@ class ChannelStore final : public PageStore {
   ChannelOrder channel_order(int64_t layer, int64_t i) const override {
     return layers_[static_cast<size_t>(layer)].loading[static_cast<size_t>(i)];
   }
-  int64_t page_bytes(int64_t layer, int64_t i) const override;
+  int64_t page_bytes(int64_t i) const override;
 
   // Returns what the boundary shows of a layer, of which `made` pages are about to be packed.
   ChannelSeen seen_at(const StageView& view, int64_t layer, int64_t made) const;

@@ -413,7 +413,7 @@ void MixedStore::end_boundary() {
 
 StoreBytes MixedStore::bytes_at(const StageView& view, const Moment& then) const {
   const int64_t n = then.left / kPageTokens, made = n - n_pages(), n_layers = shape().n_layers;
-  const int64_t channels = shape().n_kv_heads * shape().head_dim, widest = page_bytes(0, 0);
+  const int64_t channels = shape().n_kv_heads * shape().head_dim, widest = page_bytes(0);
   const int64_t mass = then.probes(options_.probes) > 0 ? shape().n_kv_heads * (then.next - then.left) : 0;
   const int64_t order = n > 0 ? channels : 0, values = (channels + mass) * static_cast<int64_t>(sizeof(float));
   StoreBytes most{.pages = bytes(), .state = forecast_bytes(options_.forecast)};

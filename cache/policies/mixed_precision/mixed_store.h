@@ -104,7 +104,7 @@ class MixedStore final : public PageStore {
 
   void plan(const StageView& view, int64_t made) override;
   QuantizedPageRef pack(int64_t layer, int64_t i, std::span<const kernels::TokenPlace> tokens) const override;
-  int64_t page_bytes(int64_t, int64_t) const override { return quantized_bytes(shape(), widest_layout(shape())); }
+  int64_t page_bytes(int64_t) const override { return quantized_bytes(shape(), widest_layout(shape())); }
   std::shared_ptr<const std::vector<uint8_t>> channel_order(int64_t layer, int64_t /*i*/) const override {
     return layers_[static_cast<size_t>(layer)].channel_order;
   }

@@ -42,7 +42,7 @@ class SparseStore final : public PageStore {
                                            QuantizedPage::kAllHeads, rows(i));
   }
   IndexedRows rows(int64_t i) const override { return options_.rows_of(i); }
-  int64_t page_bytes(int64_t, int64_t i) const override {
+  int64_t page_bytes(int64_t i) const override {
     return quantized_bytes(shape(), options_.index) + indexed_bytes(shape(), options_.rows_of(i));
   }
 

@@ -22,7 +22,7 @@ class UniformStore final : public PageStore {
   QuantizedPageRef pack(int64_t, int64_t i, std::span<const kernels::TokenPlace> tokens) const override {
     return std::make_shared<QuantizedPage>(context().pool, layout(i), nullptr, kernels::PageSource{tokens});
   }
-  int64_t page_bytes(int64_t, int64_t i) const override { return quantized_bytes(shape(), layout(i)); }
+  int64_t page_bytes(int64_t i) const override { return quantized_bytes(shape(), layout(i)); }
   QuantizedLayout layout(int64_t page) const { return page == 0 ? widest_layout(shape()) : layout_; }
 
   QuantizedLayout layout_;
