@@ -86,17 +86,11 @@ QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_
 }
 
 double QuantizedPage::bits_k() const {
-  if (table_ == nullptr) return mean_bits(layout_.k);
-  double bits = 0;
-  for (const kernels::HeadWidths& head : table_->heads) bits += head.k.mean_bits();
-  return bits / static_cast<double>(table_->heads.size());
+  return table_ == nullptr ? mean_bits(layout_.k) : table_->mean_bits(&kernels::HeadWidths::k);
 }
 
 double QuantizedPage::bits_v() const {
-  if (table_ == nullptr) return mean_bits(layout_.v);
-  double bits = 0;
-  for (const kernels::HeadWidths& head : table_->heads) bits += head.v.mean_bits();
-  return bits / static_cast<double>(table_->heads.size());
+  return table_ == nullptr ? mean_bits(layout_.v) : table_->mean_bits(&kernels::HeadWidths::v);
 }
 
 void QuantizedPage::save(StateWriter* out) const {
@@ -115,15 +109,7 @@ void QuantizedPage::read(const CacheShape& shape, int64_t head, int64_t n_heads,
 
 kernels::KvSegment QuantizedPage::segment() const {
   using Format = kernels::KvSegment::Format;
-  if (table_ != nullptr) {
-    kernels::KvSegment segment;
-    segment.format = Format::kCalibrated;
-    segment.tokens = kPageTokens;
-    segment.k = data_.data();
-    segment.table = table_.get();
-    segment.middle = middle_;
-    return segment;
-  }
+  if (table_ != nullptr) return kernels::KvSegment::calibrated(data_.data(), table_.get(), middle_);
   return {.format = indexed_.read > 0 ? Format::kIndexed : Format::kQuantized,
           .tokens = kPageTokens,
           .k = data_.data(),

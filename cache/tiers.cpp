@@ -15,13 +15,12 @@ using kernels::KvSegment;
 size_t tier_of(const KvSegment& segment) {
   if (segment.is_indexed()) return static_cast<size_t>(segment.row_bits);  // The bits of the rows; 0 is kExactTier.
   if (segment.format == KvSegment::Format::kDense || segment.format == KvSegment::Format::kCut) return kExactTier;
-  double bits = 0;
-  if (segment.table != nullptr) {
-    for (const kernels::HeadWidths& head : segment.table->heads) bits += head.k.mean_bits() + head.v.mean_bits();
-    bits /= 2 * static_cast<double>(segment.table->heads.size());
-  } else {
-    bits = (mean_bits(segment.quantized.k) + mean_bits(segment.quantized.v)) / 2;
-  }
+  const auto bits_of = [&](const kernels::CodeRuns& runs, kernels::ChannelWidths kernels::HeadWidths::*side) {
+    return segment.table == nullptr ? mean_bits(runs) : segment.table->mean_bits(side);
+  };
+  const double bits =
+      (bits_of(segment.quantized.k, &kernels::HeadWidths::k) + bits_of(segment.quantized.v, &kernels::HeadWidths::v)) /
+      2;
   return static_cast<size_t>(std::clamp(std::ceil(bits), 1.0, 8.0));
 }
 

@@ -56,10 +56,10 @@ std::shared_ptr<const Sensitivity> sensitivity_of(const Weights& weights, Model&
                                                   ThreadPool& threads, const ModelOptions& options) {
   const CacheShape shape = llama_cache_shape(weights.config(), options);
   if (options.backend != Backend::kNative || options.tensor_parallel > 1) {
-    return find_sensitivity(weights, shape, calibration_folder());
+    return find_sensitivity(calibration_file(weights), shape);
   }
   try {
-    return calibrate(model, weights, tokenizer, shape, threads, calibration_folder());
+    return calibrate(model, weights, tokenizer, shape, threads, calibration_file(weights));
   } catch (const std::exception& error) {
     log_warning(weights.config().name + " cannot be calibrated (" + error.what() +
                 "): requests cannot choose the policy \"" + std::string(kCalibratedPolicy) + '"');

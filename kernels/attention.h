@@ -76,6 +76,16 @@ struct KvSegment {
 
   bool is_indexed() const { return format == Format::kIndexed; }
   bool is_of(int64_t head) const { return kv_head < 0 || kv_head == head; }
+  // Returns a calibrated page.
+  static KvSegment calibrated(const void* page, const WidthTable* table, MirroredFloats middle) {
+    KvSegment segment;
+    segment.format = Format::kCalibrated;
+    segment.tokens = static_cast<int32_t>(kPageTokens);
+    segment.k = page;
+    segment.table = table;
+    segment.middle = middle;
+    return segment;
+  }
   // Returns part number `place` of this page (counted in head_stride) as a segment that only KV head `head` sees.
   // REQUIRES: a dense or quantized page without channel_order and bias.
   KvSegment of_head(int64_t place, int64_t head) const;

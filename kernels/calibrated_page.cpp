@@ -14,10 +14,6 @@
 
 namespace smartkv::kernels {
 
-namespace {
-constexpr int kMostScale = 254;
-}
-
 const std::array<float, 256> kLogScales = [] {
   std::array<float, 256> scales;
   for (int k = 0; k <= kMostScale; ++k) scales[static_cast<size_t>(k)] = static_cast<float>(std::exp2((k - 128) / 8.0));
@@ -29,11 +25,6 @@ namespace {
 
 constexpr int64_t kQuadCodes = 4 * kPageTokens;
 constexpr int64_t kGroupQuads = 4;  // quads of V whose codes share blocks
-
-// The greatest level for values of variance 1, by bits. Only the start of a search.
-constexpr std::array<float, 5> kNormalTop = {0, 0.799f, 1.512f, 2.156f, 2.749f};
-
-constexpr int kMostSteps = 16;  // most steps of the search for a scale, of 9 % each
 
 // Returns the byte of the least scale that is not below `top`.
 int scale_above(float top) {
@@ -60,7 +51,7 @@ uint8_t encode_column(const float* x, int bits, uint8_t* codes) {
     return bits > 4 ? kernels.measure_codes(x, kPageTokens, uniform_line(bits, scale)).error
                     : kernels.measure_levels(x, kPageTokens, bits, scale);
   };
-  float top = std::sqrt(squares / static_cast<float>(kPageTokens)) * (bits > 4 ? 1.0f : kNormalTop[bits]);
+  float top = std::sqrt(squares / static_cast<float>(kPageTokens)) * (bits > 4 ? 1.0f : normal_top(bits));
   if (bits > 4) {
     const Range range = kernels.range(x, kPageTokens);
     top = std::max(range.high, -range.low);
@@ -69,7 +60,7 @@ uint8_t encode_column(const float* x, int bits, uint8_t* codes) {
   float least = error(best);
   for (const int step : {-1, 1}) {
     const int start = best;
-    for (int i = 0; i < kMostSteps && best + step >= 0 && best + step <= kMostScale; ++i) {
+    for (int i = 0; i < kMostScaleSteps && best + step >= 0 && best + step <= kMostScale; ++i) {
       const float trial = error(best + step);
       if (!(trial < least)) break;
       least = trial;
@@ -325,6 +316,12 @@ void WidthTable::lay_out() {
     head.at.total = head.at.v_codes + head.v.code_bytes();
     bytes += head.at.total;
   }
+}
+
+double WidthTable::mean_bits(ChannelWidths HeadWidths::*side) const {
+  double bits = 0;
+  for (const HeadWidths& head : heads) bits += (head.*side).mean_bits();
+  return bits / static_cast<double>(heads.size());
 }
 
 void WidthTable::send(const std::shared_ptr<KvBackend>& backend) {

@@ -143,7 +143,8 @@ struct WidthTable {
   // Sets `first`, `at` and `bytes`. Throws std::invalid_argument if head_dim, the number of quads, an order or a mean
   // does not fit.
   void lay_out();
-  void send(const std::shared_ptr<KvBackend>& backend);  // sets on_device. REQUIRES: lay_out() was called
+  double mean_bits(ChannelWidths HeadWidths::*side) const;  // ChannelWidths::mean_bits(), averaged over the KV heads
+  void send(const std::shared_ptr<KvBackend>& backend);     // sets on_device. REQUIRES: lay_out() was called
 };
 
 // Quantizes one KV head. k, v: f32 [kPageTokens, head_dim], K after RoPE; middle: PageRotations::middle() of the page;
@@ -154,6 +155,13 @@ void encode_calibrated(const WidthTable& table, int64_t head, const float* middl
 // Reads a block back. k, v: f32 [kPageTokens, head_dim], K after RoPE.
 void decode_calibrated(const WidthTable& table, int64_t head, const float* middle, const void* block, float* k,
                        float* v);
+
+// The search for a scale begins at the greatest level for values of variance 1, by bits of at most 4. A step changes
+// the scale by 9 %.
+SMARTKV_HOST_DEVICE constexpr float normal_top(int bits) {
+  return bits == 1 ? 0.799f : bits == 2 ? 1.512f : bits == 3 ? 2.156f : 2.749f;
+}
+constexpr int kMostScale = 254, kMostScaleSteps = 16;
 
 // The greatest value of a column, by the byte of its scale: 2^((k - 128) / 8), or NaN.
 extern const std::array<float, 256> kLogScales;
@@ -170,5 +178,14 @@ constexpr int code_level(int bits, int code) {
   const auto& levels = kPositiveLevels[static_cast<size_t>(bits)];
   return code >= half ? levels[static_cast<size_t>(code - half)] : -levels[static_cast<size_t>(half - 1 - code)];
 }
+
+// The levels + 128 of codes of up to 4 bits, for byte shuffles.
+template <int Bits>
+alignas(16) constexpr std::array<uint8_t, 16> kLevelBytes = [] {
+  std::array<uint8_t, 16> bytes{};
+  for (int c = 0; c < 16; ++c)
+    bytes[static_cast<size_t>(c)] = static_cast<uint8_t>(code_level(Bits, c % (1 << Bits)) + 128);
+  return bytes;
+}();
 
 }  // namespace smartkv::kernels

@@ -53,17 +53,6 @@ struct PageEncode {
   // then.
   const WidthTable* table = nullptr;
   MirroredFloats middle = {};  // PageRotations::middle() of the page
-
-  // Returns the calibrated page that is written.
-  KvSegment calibrated() const {
-    KvSegment segment;
-    segment.format = KvSegment::Format::kCalibrated;
-    segment.tokens = kPageTokens;
-    segment.k = blocks;
-    segment.table = table;
-    segment.middle = middle;
-    return segment;
-  }
 };
 
 // Makes a cut page (KvSegment::Format::kCut) of all KV heads from a dense one.
@@ -76,7 +65,7 @@ struct PageCut {
 };
 
 // Reads tokens [first, first + n) of KV heads [head, head + n_heads) as f32. REQUIRES: the page is dense, quantized,
-// calibrated or indexed. Of an indexed page, the values of its index are read, not its rows.
+// calibrated or indexed. For an indexed page, the job reads the index, not the rows.
 struct PageRead {
   KvSegment page;
   int64_t head = 0, n_heads = 1;

@@ -41,18 +41,14 @@ void for_each_tensor(Sides& sensitivity, const Function& function) {
 
 }  // namespace
 
-std::filesystem::path calibration_folder() {
-  const auto variable = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return std::filesystem::path(value == nullptr ? "" : value);
+std::filesystem::path calibration_file(const Weights& weights) {
+  const auto in = [&](const char* variable, const char* folder) {
+    const char* const value = std::getenv(variable);
+    if (value == nullptr || *value == '\0') return std::filesystem::path();
+    return std::filesystem::path(value) / folder / (model_fingerprint(weights) + ".safetensors");
   };
-  if (const auto folder = variable("XDG_CACHE_HOME"); !folder.empty()) return folder / "smartkv/calibrations";
-  if (const auto folder = variable("HOME"); !folder.empty()) return folder / ".cache/smartkv/calibrations";
-  return {};
-}
-
-std::filesystem::path calibration_file(const std::filesystem::path& folder, const Weights& weights) {
-  return folder.empty() ? folder : folder / (model_fingerprint(weights) + ".safetensors");
+  const std::filesystem::path file = in("XDG_CACHE_HOME", "smartkv/calibrations");
+  return file.empty() ? in("HOME", ".cache/smartkv/calibrations") : file;
 }
 
 Sensitivity read_sensitivity(const std::filesystem::path& file, const CacheShape& shape) {
@@ -113,10 +109,7 @@ Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Toke
   return measure_sensitivity(model, weights, shape, threads, texts);
 }
 
-namespace {
-
-// Returns what `file` holds; null if there is no such file, or none that can be used.
-std::shared_ptr<const Sensitivity> find_in(const std::filesystem::path& file, const CacheShape& shape) {
+std::shared_ptr<const Sensitivity> find_sensitivity(const std::filesystem::path& file, const CacheShape& shape) {
   std::error_code error;
   if (file.empty() || !std::filesystem::exists(file, error)) return nullptr;
   try {
@@ -127,18 +120,10 @@ std::shared_ptr<const Sensitivity> find_in(const std::filesystem::path& file, co
   }
 }
 
-}  // namespace
-
-std::shared_ptr<const Sensitivity> find_sensitivity(const Weights& weights, const CacheShape& shape,
-                                                    const std::filesystem::path& folder) {
-  return find_in(calibration_file(folder, weights), shape);
-}
-
 std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weights, const Tokenizer& tokenizer,
                                              const CacheShape& shape, ThreadPool& threads,
-                                             const std::filesystem::path& folder) {
-  const std::filesystem::path file = calibration_file(folder, weights);
-  if (auto known = find_in(file, shape); known != nullptr) return known;
+                                             const std::filesystem::path& file) {
+  if (auto known = find_sensitivity(file, shape); known != nullptr) return known;
   const auto start = std::chrono::steady_clock::now();
   const auto found =
       std::make_shared<const Sensitivity>(measure_sensitivity(model, weights, tokenizer, shape, threads));
@@ -146,7 +131,7 @@ std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weight
   std::string kept = "not kept, because neither XDG_CACHE_HOME nor HOME is set";
   if (!file.empty()) {
     try {
-      std::filesystem::create_directories(folder);
+      std::filesystem::create_directories(file.parent_path());
       write_sensitivity(file, *found);
       kept = "kept in " + file.string();
     } catch (const std::exception& error) {

@@ -17,12 +17,9 @@ namespace smartkv {
 
 class ThreadPool;
 
-// Returns the folder of the files: smartkv/calibrations below $XDG_CACHE_HOME or $HOME/.cache. Empty if neither
-// variable is set.
-std::filesystem::path calibration_folder();
-
-// Returns where the file of a model is in a folder: by model_fingerprint(). Empty if `folder` is.
-std::filesystem::path calibration_file(const std::filesystem::path& folder, const Weights& weights);
+// Returns where the result of a model is kept: smartkv/calibrations below $XDG_CACHE_HOME or $HOME/.cache, by
+// model_fingerprint(), for which all weights are read. Empty if neither variable is set.
+std::filesystem::path calibration_file(const Weights& weights);
 // Reads and writes a file: safetensors of f32 [n_layers, n_kv_heads, head_dim], "k.lambda", "k.mean", "v.lambda" and
 // "v.mean". Its metadata name the texts. Throw ModelError.
 Sensitivity read_sensitivity(const std::filesystem::path& file, const CacheShape& shape);
@@ -32,15 +29,13 @@ void write_sensitivity(const std::filesystem::path& file, const Sensitivity& sen
 Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Tokenizer& tokenizer,
                                 const CacheShape& shape, ThreadPool& threads);
 
-// Returns the model's sensitivity from its file in `folder`; null if there is none that can be used. Whatever is wrong
-// with a file is a warning.
-std::shared_ptr<const Sensitivity> find_sensitivity(const Weights& weights, const CacheShape& shape,
-                                                    const std::filesystem::path& folder);
-// Returns the model's sensitivity from its file in `folder`. If there is none, measures it and writes the file. Logs
-// what it did. An empty `folder` has no files.
+// Returns what `file` holds; null if there is no such file or it cannot be used, which is a warning. `file` may be
+// empty.
+std::shared_ptr<const Sensitivity> find_sensitivity(const std::filesystem::path& file, const CacheShape& shape);
+// Returns what find_sensitivity() finds. If that is nothing, measures the model and writes `file`. Logs what it did.
 std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weights, const Tokenizer& tokenizer,
                                              const CacheShape& shape, ThreadPool& threads,
-                                             const std::filesystem::path& folder);
+                                             const std::filesystem::path& file);
 
 // The sensitivity of a model that is about to be served. Until close() the model is idle, so that get() may measure it.
 // get() is thread-safe.

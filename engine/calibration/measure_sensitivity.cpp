@@ -88,23 +88,21 @@ class Product {
   kernels::LinearScratch scratch_;
 };
 
-// What a layer's output projection does with the channels of its heads.
-struct Projection {
-  std::vector<double> products;  // (W_O,a^T W_O,b)[d,d]: [n_kv_heads, group, group, head_dim]
-};
-
-Projection read_projection(const Weights& weights, int64_t layer, int64_t n_kv_heads, int64_t group, int64_t dim) {
+// Returns the products of columns of a layer's output projection: (W_O,a^T W_O,b)[d,d], [n_kv_heads, group, group,
+// head_dim].
+std::vector<double> projection_products(const Weights& weights, int64_t layer, int64_t n_kv_heads, int64_t group,
+                                        int64_t dim) {
   const std::string name = "model.layers." + std::to_string(layer) + ".self_attn.o_proj.weight";
   constexpr int64_t kRows = 64;
   const int64_t hidden = weights.config().hidden_size, width = n_kv_heads * group * dim;
-  Projection projection{std::vector<double>(static_cast<size_t>(n_kv_heads * group * group * dim))};
+  std::vector<double> products(static_cast<size_t>(n_kv_heads * group * group * dim));
   std::vector<float> rows(static_cast<size_t>(kRows * width));
   for (int64_t first = 0; first < hidden; first += kRows) {
     const int64_t n = std::min(kRows, hidden - first);
     weights.read_rows(name, first, n, rows.data());
     for (int64_t pair = 0; pair < n_kv_heads * group * group; ++pair) {
       const int64_t head = pair / (group * group), a = pair / group % group, b = pair % group;
-      double* const to = projection.products.data() + pair * dim;
+      double* const to = products.data() + pair * dim;
       for (int64_t row = 0; row < n; ++row) {
         const float *x = rows.data() + row * width + (head * group + a) * dim,
                     *y = rows.data() + row * width + (head * group + b) * dim;
@@ -112,7 +110,7 @@ Projection read_projection(const Weights& weights, int64_t layer, int64_t n_kv_h
       }
     }
   }
-  return projection;
+  return products;
 }
 
 // The sums of one KV head of a layer over one text.
@@ -135,7 +133,7 @@ class HeadMeasure {
   }
 
   // Adds to the sensitivities of this head. scale: that of the scores; weight: of this text, over r_l.
-  void add(ThreadPool& threads, const Projection& projection, int64_t head, float scale, double weight,
+  void add(ThreadPool& threads, const std::vector<double>& projection, int64_t head, float scale, double weight,
            SideSensitivity* k, SideSensitivity* v) const {
     Product keys(threads, n_, dim_, [&](int64_t t, int64_t d) { return k_[static_cast<size_t>(t * dim_ + d)]; });
     Product values(threads, dim_, n_, [&](int64_t d, int64_t t) { return v_[static_cast<size_t>(t * dim_ + d)]; });
@@ -145,7 +143,7 @@ class HeadMeasure {
         squares[static_cast<size_t>(t)] +=
             v_[static_cast<size_t>(t * dim_ + d)] * v_[static_cast<size_t>(t * dim_ + d)];
     }
-    const double* const products = projection.products.data() + head * group_ * group_ * dim_;
+    const double* const products = projection.data() + head * group_ * group_ * dim_;
     double columns = 0;  // mean_a |W_O,a|^2 / D
     for (int64_t a = 0; a < group_; ++a) {
       for (int64_t d = 0; d < dim_; ++d) columns += products[(a * group_ + a) * dim_ + d];
@@ -317,7 +315,7 @@ Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Cach
       std::nth_element(squares.begin(), squares.begin() + std::ssize(squares) / 2, squares.end());
       const double weight =
           1.0 / (static_cast<double>(squares[squares.size() / 2]) * static_cast<double>(texts.size()));
-      const Projection projection = read_projection(served, layer, kv, group, dim);
+      const std::vector<double> projection = projection_products(served, layer, kv, group, dim);
       for (int64_t head = 0; head < kv; ++head) {
         const HeadMeasure measure(model, shape, layer, head, group, rows);
         SideSensitivity &k = found.k[static_cast<size_t>(layer * kv + head)],

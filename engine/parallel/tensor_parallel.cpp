@@ -54,7 +54,7 @@ void run(RankGroup& ranks) {
     part = load_part(*weights, options, pool, ranks, nullptr);
     gates.identity = model_identity(*weights);
     shape = llama_cache_shape(shard_config(weights->config(), shard_of(ranks)), options);
-    sensitivity = find_sensitivity(*weights, llama_cache_shape(weights->config(), options), calibration_folder());
+    sensitivity = find_sensitivity(calibration_file(*weights), llama_cache_shape(weights->config(), options));
   } catch (const std::exception& error) {
     log_error("rank " + std::to_string(ranks.rank()) + ": " + error.what());
   }

@@ -55,15 +55,6 @@ void decode_block(const uint8_t* in, uint8_t* out) {
   }
 }
 
-// The levels + 128 of codes of up to 4 bits, for byte shuffles.
-template <int Bits>
-alignas(16) constexpr std::array<uint8_t, 16> kLevelBytes = [] {
-  std::array<uint8_t, 16> bytes{};
-  for (int c = 0; c < 16; ++c)
-    bytes[static_cast<size_t>(c)] = static_cast<uint8_t>(code_level(Bits, c % (1 << Bits)) + 128);
-  return bytes;
-}();
-
 // Decodes a block of a calibrated page to the levels of its codes + 128.
 template <int Bits>
 void decode_levels(const uint8_t* in, uint8_t* out) {

@@ -62,15 +62,6 @@ void decode_block(const uint8_t* in, uint8_t* out) {
   }
 }
 
-// The levels + 128 of codes of up to 4 bits, for byte shuffles.
-template <int Bits>
-alignas(16) constexpr std::array<uint8_t, 16> kLevelBytes = [] {
-  std::array<uint8_t, 16> bytes{};
-  for (int c = 0; c < 16; ++c)
-    bytes[static_cast<size_t>(c)] = static_cast<uint8_t>(code_level(Bits, c % (1 << Bits)) + 128);
-  return bytes;
-}();
-
 template <int Bits>
 inline __m512i level_bytes() {
   return _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kLevelBytes<Bits>.data())));
@@ -80,7 +71,7 @@ inline __m512i level_bytes() {
 template <int Bits, int G>
 __m512i calibrated_codes(const uint8_t* in) {
   __m512i codes = _mm512_setzero_si512();
-  if constexpr (Bits >= 4) codes = shifted_bits < G % 2 == 0 ? 0 : -4, 15 > (load_bytes(in + 64 * (G / 2)));
+  if constexpr (Bits >= 4) codes = shifted_bits<(G % 2 == 0 ? 0 : -4), 15>(load_bytes(in + 64 * (G / 2)));
   constexpr int kPairs = Bits >= 4 ? 128 : 0, kShift = Bits >= 4 ? 4 : 0;
   if constexpr ((Bits & 2) != 0) {
     const __m512i pairs = shifted_bits<kShift - 2 * G, 3 << kShift>(load_bytes(in + kPairs));

@@ -11,6 +11,8 @@
 //   quantized: t + 4 j + 2 e + half      (half: half of the fragment; e: 0 or 1)
 // A word of codes holds four neighbors. One mask makes a pair of its bytes 0 and 2, or of bytes 1 and 3, hence the
 // order for quantized pages. The order of tokens does not matter to a sum, as long as scores and values agree.
+//
+// A calibrated page is decoded to a dense one in shared memory.
 #pragma once
 
 #include "kernels/cuda/attention_plan.h"
@@ -23,8 +25,6 @@ namespace smartkv::kernels::cuda {
 constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kNoMaximum = -1e30f;  // Maximum of no tokens. Finite, so that differences are finite.
 constexpr float kUnseen = -1e37f;     // Score of a token that a row does not see. Its weight is 0 even with kNoMaximum.
-
-// A calibrated page is decoded to a dense one in shared memory.
 
 // Offsets in the shared memory of a block, in this order. The stages come last, with what Goal::kPromises writes and
 // the decoded page behind them; `merged` takes their place at the end.

@@ -283,6 +283,13 @@ __device__ __forceinline__ int nearest_level(float magnitude, int bits, const Wi
   return half + index;
 }
 
+// The line of codes of 5 bits and more.
+__device__ CodeLine uniform_line(int bits, float scale, const WidthView& widths) {
+  const float unit = __fdiv_rn(scale, 127.0f), step = __fmul_rn(unit, static_cast<float>(256 >> bits));
+  return {step, step > 0 ? __fdiv_rn(1.0f, step) : 0.0f, __fmul_rn(unit, level_of(widths.levels, bits, 0)),
+          static_cast<float>((1 << bits) - 1)};
+}
+
 // The encoding of one KV head of a calibrated page.
 struct CalibratedEncoding {
   HeadValues from;
@@ -295,14 +302,11 @@ struct CalibratedEncoding {
 // Returns the byte of the scale of a column, as kernels/calibrated_page.cpp finds it. REQUIRES: all lanes of a warp
 // have columns of the same width.
 __device__ int fit_scale(const Column& column, int bits, const WidthView& widths) {
-  constexpr int kMostScale = 254, kMostSteps = 16;
   const auto error = [&](int k) {
     const float scale = widths.scales[k];
     float sum = 0.0f;
     if (bits > 4) {
-      const float step = __fmul_rn(__fdiv_rn(scale, 127.0f), static_cast<float>(256 >> bits));
-      const float zero = __fmul_rn(__fdiv_rn(scale, 127.0f), level_of(widths.levels, bits, 0));
-      const CodeLine line = {step, step > 0 ? __fdiv_rn(1.0f, step) : 0.0f, zero, static_cast<float>((1 << bits) - 1)};
+      const CodeLine line = uniform_line(bits, scale, widths);
       for_each(column, [&](float x, int) {
         const float difference = x - fmaf(line.scale, code_of(x, line), line.zero);
         sum = fmaf(difference, difference, sum);
@@ -325,8 +329,7 @@ __device__ int fit_scale(const Column& column, int bits, const WidthView& widths
   squares = sum_of_column(squares);
   top = max_of_column(top);
   if (bits <= 4) {
-    const float of_normal = bits == 1 ? 0.799f : bits == 2 ? 1.512f : bits == 3 ? 2.156f : 2.749f;
-    top = __fmul_rn(__fsqrt_rn(__fdiv_rn(squares, static_cast<float>(kPage))), of_normal);
+    top = __fmul_rn(__fsqrt_rn(__fdiv_rn(squares, static_cast<float>(kPage))), normal_top(bits));
   }
   int best = 0, end = kMostScale;  // the first scale that is not below `top`
   while (best < end) {
@@ -342,7 +345,7 @@ __device__ int fit_scale(const Column& column, int bits, const WidthView& widths
   const int start = best;
   for (int step = -1; step <= 1; step += 2) {
     bool searches = sound && (step < 0 || best == start);  // the error has one minimum
-    for (int i = 0; i < kMostSteps; ++i) {
+    for (int i = 0; i < kMostScaleSteps; ++i) {
       const int next = best + step;
       searches = searches && next >= 0 && next <= kMostScale;
       if (max_of_warp(searches ? 1.0f : 0.0f) == 0.0f) break;
@@ -358,10 +361,7 @@ __device__ int fit_scale(const Column& column, int bits, const WidthView& widths
 
 __device__ uint32_t code_of_column(float x, int bits, float scale, const WidthView& widths) {
   if (bits > 4) {
-    const float step = __fmul_rn(__fdiv_rn(scale, 127.0f), static_cast<float>(256 >> bits));
-    const float zero = __fmul_rn(__fdiv_rn(scale, 127.0f), level_of(widths.levels, bits, 0));
-    const CodeLine line = {step, step > 0 ? __fdiv_rn(1.0f, step) : 0.0f, zero, static_cast<float>((1 << bits) - 1)};
-    return static_cast<uint32_t>(code_of(x, line));
+    return static_cast<uint32_t>(code_of(x, uniform_line(bits, scale, widths)));
   }
   const float inverse = scale > 0 ? __fdiv_rn(127.0f, scale) : 0.0f;
   const int code = nearest_level(fabsf(x) * inverse, bits, widths);
@@ -605,7 +605,8 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
   workspace.calibrated.clear();
   for (const PageEncode& page : pages) {
     if (page.table != nullptr) {
-      const Segment at = table_row(page_shape(page.n_heads, head_dim), page.calibrated());
+      const Segment at =
+          table_row(page_shape(page.n_heads, head_dim), KvSegment::calibrated(page.blocks, page.table, page.middle));
       for (int64_t head = 0; head < page.n_heads; ++head) {
         append_row(CalibratedEncoding{{page.source.tokens.data() + head * kPageTokens, nullptr, nullptr},
                                       at.widths,

@@ -124,11 +124,10 @@ int eval(const EvalArguments& arguments) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model.path);
   const std::unique_ptr<Model> model = load_llama(*weights, arguments.model, threads);
   const CacheShape shape = llama_cache_shape(model->config(), arguments.model);
-  PolicyContext context = policy_context(*model, shape, &threads, gates);
-  context.load_sensitivity = [&, found = std::shared_ptr<const Sensitivity>()]() mutable {
-    if (found == nullptr) found = calibrate(*model, *weights, *tokenizer, shape, threads, calibration_folder());
-    return found;
-  };
+  Calibration calibration(
+      [&] { return calibrate(*model, *weights, *tokenizer, shape, threads, calibration_file(*weights)); });
+  const PolicyContext context =
+      policy_context(*model, shape, &threads, gates, [&calibration] { return calibration.get(); });
   const EvaluationModel evaluated{*model, threads, shape,
                                   [&](const nlohmann::json& spec) { return make_policy(context, spec); }, &context};
 

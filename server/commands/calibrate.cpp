@@ -23,9 +23,10 @@ int run(const CalibrateArguments& arguments) {
   options.path = arguments.model;
   options.threads = arguments.threads > 0 ? arguments.threads : available_cores();
   const std::unique_ptr<Weights> weights = Weights::open(options.path);
-  const std::filesystem::path folder = calibration_folder(), file = calibration_file(folder, *weights);
+  const std::filesystem::path file = calibration_file(*weights);
+  const CacheShape shape = llama_cache_shape(weights->config(), options);
   if (arguments.force) std::filesystem::remove(file);
-  if (std::filesystem::exists(file)) {
+  if (find_sensitivity(file, shape) != nullptr) {
     std::cout << weights->config().name << " is calibrated already: " << file.string() << " (--force measures again)\n";
     return kOk;
   }
@@ -33,7 +34,7 @@ int run(const CalibrateArguments& arguments) {
   ThreadPool threads(options.threads);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, options.path);
   const std::unique_ptr<Model> model = load_llama(*weights, options, threads);
-  calibrate(*model, *weights, *tokenizer, llama_cache_shape(model->config(), options), threads, folder);
+  calibrate(*model, *weights, *tokenizer, shape, threads, file);
   return std::filesystem::exists(file) ? kOk : kRuntimeError;
 }
 
@@ -46,9 +47,8 @@ std::function<int()> setup_calibrate(CLI::App& app) {
                   64);
   app.add_flag("--force", arguments->force, "Measure again what is known already");
   app.footer(
-      "serve does the same at its first start, except with other backends and several processes. The result is kept "
-      "in\n"
-      "$SMARTKV_CACHE_DIR, $XDG_CACHE_HOME/smartkv or ~/.cache/smartkv.\n"
+      "serve does the same at its first start, except with other backends and several processes. The result is kept\n"
+      "in $XDG_CACHE_HOME/smartkv/calibrations, or ~/.cache/smartkv/calibrations.\n"
       "Examples:\n  smartkv calibrate --model model.gguf");
   return [arguments] { return run(*arguments); };
 }

@@ -119,7 +119,7 @@ TEST_P(CudaAttention, EveryGroupOfHeadsAndMixOfFormatsEqualsTheDefinition) {
   }
 }
 
-// Decoded keys and values are rounded to bf16, those of a dense page were before.
+// The kernel rounds decoded keys and values to bf16, which the definition does not.
 TEST_P(CudaAttention, CalibratedPagesEqualTheDefinition) {
   constexpr double kDecodedTolerance = 1e-2;
   ThreadPool threads{1};

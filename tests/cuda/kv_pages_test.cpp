@@ -281,7 +281,14 @@ TEST_P(CudaPages, CalibratedCodesAreTheCpusAndReadBackAlike) {
       job.middle = table.rotations->middle(70);
       cuda::encode_pages(dim, {&job, 1}, workspace, nullptr);
       std::vector<float> all_k(static_cast<size_t>(2 * kPageTokens * dim)), all_v(all_k.size());
-      const PageRead read{job.calibrated(), 0, 2, 0, kPageTokens, all_k.data(), all_v.data(), kPageTokens * dim};
+      const PageRead read{KvSegment::calibrated(job.blocks, job.table, job.middle),
+                          0,
+                          2,
+                          0,
+                          kPageTokens,
+                          all_k.data(),
+                          all_v.data(),
+                          kPageTokens * dim};
       cuda::read_pages(dim, {&read, 1}, workspace, nullptr);
       finish();
       for (int64_t head = 0; head < 2; ++head) {

@@ -102,13 +102,7 @@ inline void calibrate(Sequence& sequence, const WidthTable& table, const std::ve
       decode_calibrated(table, h, middle.host, block, k.data(), v.data());
       copy([&](size_t to, size_t from) { sequence.k[to] = k[from], sequence.v[to] = v[from]; });
     }
-    KvSegment& segment = sequence.segments[static_cast<size_t>(page)];
-    segment = {};
-    segment.format = KvSegment::Format::kCalibrated;
-    segment.tokens = kPageTokens;
-    segment.k = memory.data();
-    segment.table = &table;
-    segment.middle = middle;
+    sequence.segments[static_cast<size_t>(page)] = KvSegment::calibrated(memory.data(), &table, middle);
   }
 }
 

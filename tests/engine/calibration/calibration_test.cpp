@@ -63,8 +63,9 @@ TEST(Calibration, TextsAreLongEnough) {
   EXPECT_EQ(calibration_texts().size(), 4);
 }
 
-TEST(Calibration, TheFolderIsTheUsersCache) {
-  const auto with = [](const char* xdg, const char* home) {
+TEST(Calibration, FilesAreInTheUsersCacheByFingerprint) {
+  const TinyWeights weights(tiny_config()), other(tiny_config(), 2);
+  const auto with = [&](const char* xdg, const char* home) {
     const std::pair<const char*, const char*> variables[] = {{"XDG_CACHE_HOME", xdg}, {"HOME", home}};
     std::vector<std::optional<std::string>> before;
     for (const auto& [name, value] : variables) {
@@ -72,51 +73,47 @@ TEST(Calibration, TheFolderIsTheUsersCache) {
       before.push_back(old == nullptr ? std::nullopt : std::optional<std::string>(old));
       value == nullptr ? ::unsetenv(name) : ::setenv(name, value, 1);
     }
-    const std::filesystem::path folder = calibration_folder();
+    const std::filesystem::path file = calibration_file(weights), of_other = calibration_file(other);
     for (size_t i = 0; i < before.size(); ++i) {
       const char* const name = variables[i].first;
       before[i] ? ::setenv(name, before[i]->c_str(), 1) : ::unsetenv(name);
     }
-    return folder;
+    EXPECT_EQ(file.empty(), file == of_other);
+    return file;
   };
-  EXPECT_EQ(with("/b", "/c"), "/b/smartkv/calibrations");
-  EXPECT_EQ(with(nullptr, "/c"), "/c/.cache/smartkv/calibrations");
+  const std::string name = model_fingerprint(weights) + ".safetensors";
+  EXPECT_EQ(with("/b", "/c"), "/b/smartkv/calibrations/" + name);
+  EXPECT_EQ(with("", "/c"), "/c/.cache/smartkv/calibrations/" + name);
+  EXPECT_EQ(with(nullptr, "/c"), "/c/.cache/smartkv/calibrations/" + name);
   EXPECT_EQ(with(nullptr, nullptr), "");
 }
 
 class CalibratedModel : public testing::Test {
  protected:
   std::shared_ptr<const Sensitivity> calibrate() {
-    return smartkv::calibrate(*served_.model, weights_, tokenizer_, served_.context.shape, served_.pool,
-                              folder_.path());
+    return smartkv::calibrate(*served_.model, weights_, tokenizer_, served_.context.shape, served_.pool, file_);
   }
+  std::shared_ptr<const Sensitivity> found() { return find_sensitivity(file_, served_.context.shape); }
 
   TinyWeights weights_{tiny_config()};
   Served served_{weights_, "f32"};
   ByteTokenizer tokenizer_;
   Folder folder_;
+  const std::filesystem::path file_ = folder_.path() / "calibrations" / "model.safetensors";
 };
 
 TEST_F(CalibratedModel, IsMeasuredOnce) {
-  EXPECT_EQ(find_sensitivity(weights_, served_.context.shape, folder_.path()), nullptr);
+  EXPECT_EQ(found(), nullptr);
   const auto measured = calibrate();
-  const std::filesystem::path file = calibration_file(folder_.path(), weights_);
-  EXPECT_EQ(file.filename(), model_fingerprint(weights_) + ".safetensors");
-  const auto written = std::filesystem::last_write_time(file);
-  EXPECT_EQ(find_sensitivity(weights_, served_.context.shape, folder_.path())->fingerprint(), measured->fingerprint());
+  const auto written = std::filesystem::last_write_time(file_);
+  EXPECT_EQ(found()->fingerprint(), measured->fingerprint());
   EXPECT_EQ(calibrate()->fingerprint(), measured->fingerprint());
-  EXPECT_EQ(std::filesystem::last_write_time(file), written);
+  EXPECT_EQ(std::filesystem::last_write_time(file_), written);
 
-  std::ofstream(file) << "damaged";
-  EXPECT_EQ(find_sensitivity(weights_, served_.context.shape, folder_.path()), nullptr);
+  std::ofstream(file_) << "damaged";
+  EXPECT_EQ(found(), nullptr);
   EXPECT_EQ(calibrate()->fingerprint(), measured->fingerprint());
-  EXPECT_NE(find_sensitivity(weights_, served_.context.shape, folder_.path()), nullptr);
-}
-
-TEST_F(CalibratedModel, OfAnotherSeedHasAnotherFile) {
-  calibrate();
-  const TinyWeights other(tiny_config(), 2);
-  EXPECT_EQ(find_sensitivity(other, served_.context.shape, folder_.path()), nullptr);
+  EXPECT_NE(found(), nullptr);
 }
 
 TEST_F(CalibratedModel, HasAValueForEachChannel) {
