@@ -20,12 +20,14 @@
 namespace smartkv {
 namespace {
 
-constexpr size_t kTextTokens = 1024;  // of each text
-constexpr int kVersion = 1;           // of what is measured; a change makes older files useless
+constexpr size_t kMostTokens = 4096;                // of all texts together
+constexpr int kVersion = 2;                         // of what is measured; a change makes older files useless
+constexpr std::string_view kMeasured = "measured";  // key of the metadata: whether by_answers
+constexpr std::string_view kAnswers = "answers", kChannels = "channels";
 
 // Identifies what is measured: the texts, and how much of them is used.
 std::string texts_id() {
-  std::string all = std::to_string(kVersion) + ' ' + std::to_string(kTextTokens);
+  std::string all = std::to_string(kVersion) + ' ' + std::to_string(kMostTokens);
   for (const CalibrationText& text : calibration_texts()) all += text.text();
   return std::to_string(XXH3_64bits(all.data(), all.size()));
 }
@@ -58,6 +60,8 @@ Sensitivity read_sensitivity(const std::filesystem::path& file, const CacheShape
     throw ModelError(file.string() + ": expected a calibration with the texts of this program, found one with others");
   }
   Sensitivity result{shape.n_layers, shape.n_kv_heads, shape.head_dim, {}, {}};
+  const auto measured = from.metadata().find(std::string(kMeasured));
+  result.by_answers = measured != from.metadata().end() && measured->second == kAnswers;
   result.k.resize(static_cast<size_t>(shape.n_layers * shape.n_kv_heads));
   result.v.resize(result.k.size());
   for_each_tensor(result, [&](const std::string& name, std::vector<SideSensitivity>& sides, auto member) {
@@ -94,19 +98,26 @@ void write_sensitivity(const std::filesystem::path& file, const Sensitivity& sen
   });
   // Another process may write the same file.
   const std::filesystem::path unfinished = file.string() + "." + std::to_string(::getpid());
-  write_safetensors(unfinished, tensors, TensorType::kF32, {{"texts", texts_id()}});
+  write_safetensors(
+      unfinished, tensors, TensorType::kF32,
+      {{"texts", texts_id()}, {std::string(kMeasured), std::string(sensitivity.by_answers ? kAnswers : kChannels)}});
   std::filesystem::rename(unfinished, file);
 }
 
-Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Tokenizer& tokenizer,
-                                const CacheShape& shape, ThreadPool& threads) {
+std::vector<TokenId> calibration_tokens(const Tokenizer& tokenizer, int64_t context_length) {
   std::vector<std::vector<TokenId>> texts;
-  for (const CalibrationText& text : calibration_texts()) {
-    texts.push_back(tokenizer.encode(text.text()));
-    const auto most = std::min(kTextTokens, static_cast<size_t>(model.config().context_length));
-    texts.back().resize(std::min(texts.back().size(), most));
+  size_t part = std::min(kMostTokens, static_cast<size_t>(context_length));
+  for (const CalibrationText& text : calibration_texts()) texts.push_back(tokenizer.encode(text.text()));
+  part /= 2 * texts.size();
+  for (const std::vector<TokenId>& text : texts) part = std::min(part, text.size() / 2);
+  std::vector<TokenId> tokens;
+  for (const size_t half : {0, 1}) {
+    for (const std::vector<TokenId>& text : texts) {
+      const auto first = text.begin() + static_cast<std::ptrdiff_t>(half * part);
+      tokens.insert(tokens.end(), first, first + static_cast<std::ptrdiff_t>(part));
+    }
   }
-  return measure_sensitivity(model, weights, shape, threads, texts);
+  return tokens;
 }
 
 std::shared_ptr<const Sensitivity> find_sensitivity(const std::filesystem::path& file, const CacheShape& shape) {
@@ -122,11 +133,13 @@ std::shared_ptr<const Sensitivity> find_sensitivity(const std::filesystem::path&
 
 std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weights, const Tokenizer& tokenizer,
                                              const CacheShape& shape, ThreadPool& threads,
-                                             const std::filesystem::path& file) {
-  if (auto known = find_sensitivity(file, shape); known != nullptr) return known;
+                                             const std::filesystem::path& file, bool by_answers,
+                                             const std::function<void(double)>& progress) {
+  if (auto known = find_sensitivity(file, shape); known != nullptr && known->by_answers >= by_answers) return known;
   const auto start = std::chrono::steady_clock::now();
-  const auto found =
-      std::make_shared<const Sensitivity>(measure_sensitivity(model, weights, tokenizer, shape, threads));
+  const std::vector<TokenId> tokens = calibration_tokens(tokenizer, model.config().context_length);
+  const auto found = std::make_shared<const Sensitivity>(
+      measure_sensitivity(model, weights, shape, threads, tokens, by_answers, progress));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::string kept = "not kept, because neither XDG_CACHE_HOME nor HOME is set";
   if (!file.empty()) {
@@ -139,7 +152,8 @@ std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weight
       kept = "not kept";
     }
   }
-  log_info("calibrated " + model.config().name + " in " + std::to_string(seconds).substr(0, 4) + " s; " + kept);
+  log_info("calibrated " + model.config().name + " in " + std::to_string(seconds).substr(0, 4) + " s" +
+           (found->by_answers ? "" : " by its channels (`smartkv calibrate` also measures its answers)") + "; " + kept);
   return found;
 }
 

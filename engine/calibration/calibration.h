@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cache/policies/calibrated/sensitivity.h"
 #include "engine/model/model.h"
@@ -21,21 +22,23 @@ class ThreadPool;
 // model_fingerprint(), for which all weights are read. Empty if neither variable is set.
 std::filesystem::path calibration_file(const Weights& weights);
 // Reads and writes a file: safetensors of f32 [n_layers, n_kv_heads, head_dim], "k.lambda", "k.mean", "v.lambda" and
-// "v.mean". Its metadata name the texts. Throw ModelError.
+// "v.mean". Its metadata name the texts and what was measured. Throw ModelError.
 Sensitivity read_sensitivity(const std::filesystem::path& file, const CacheShape& shape);
 void write_sensitivity(const std::filesystem::path& file, const Sensitivity& sensitivity);
 
-// Measures the model with the first tokens of the texts that ship with the program.
-Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Tokenizer& tokenizer,
-                                const CacheShape& shape, ThreadPool& threads);
+// Returns the tokens that a model is measured with, at most its context: the texts that ship with the program, first a
+// half of each, then the other half of each, so that much of what a half goes on with is far away.
+std::vector<TokenId> calibration_tokens(const Tokenizer& tokenizer, int64_t context_length);
 
 // Returns what `file` holds; null if there is no such file or it cannot be used, which is a warning. `file` may be
 // empty.
 std::shared_ptr<const Sensitivity> find_sensitivity(const std::filesystem::path& file, const CacheShape& shape);
-// Returns what find_sensitivity() finds. If that is nothing, measures the model and writes `file`. Logs what it did.
+// Returns what find_sensitivity() finds. If that is nothing, or less than by_answers asks for, measures the model and
+// writes `file`. Logs what it did. by_answers, progress: as in measure_sensitivity().
 std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weights, const Tokenizer& tokenizer,
                                              const CacheShape& shape, ThreadPool& threads,
-                                             const std::filesystem::path& file);
+                                             const std::filesystem::path& file, bool by_answers = false,
+                                             const std::function<void(double)>& progress = nullptr);
 
 // The sensitivity of a model that is about to be served. Until close() the model is idle, so that get() may measure it.
 // get() is thread-safe.

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <string>
 
 #include "cache/forwarding_cache.h"
 #include "cache/policy.h"
 #include "engine/model/policy_context.h"
+#include "engine/sampling/logit_metrics.h"
+#include "engine/sampling/row_scan.h"
 #include "engine/weights/padded_weights.h"
 #include "kernels/linear.h"
 #include "kernels/quantized_page.h"
@@ -18,26 +21,47 @@ namespace {
 
 using kernels::kPageTokens;
 
-constexpr int64_t kSinks = 4;        // first tokens, unlike all others, which no mean counts
-constexpr int64_t kPassTokens = 64;  // tokens of a pass
-constexpr int64_t kQueryRows = 128;  // queries of a block
+constexpr int64_t kSinks = 4;           // first tokens, unlike all others, which no mean counts
+constexpr int64_t kPassTokens = 64;     // tokens of a pass
+constexpr int64_t kQueryRows = 128;     // queries of a block
+constexpr int64_t kSampledRows = 1024;  // at least so many queries are looked at, if there are
+constexpr int64_t kTails = 4;           // places where answers are compared
+constexpr int64_t kTailTokens = 32;     // answers at a place
+constexpr double kTrialBits = 2.25;     // of the codes that are tried
+// lambda of the first layer is multiplied by this, unless answers are measured: its errors pass through all other
+// layers. Without it, 2.5 bits have three to five times the divergence on SmolLM2-135M; Qwen2.5-Coder-0.5B loses a
+// seventh.
+constexpr float kFirstLayer = 4;
 
-// Queries, keys and values of one text, by layer: q [tokens, n_heads, head_dim] and k [tokens, n_kv_heads, head_dim]
-// after RoPE, v like k.
+// Queries, keys and values of a text, by layer: k [tokens, n_kv_heads, head_dim] after RoPE, v like k, and
+// q [n, n_heads, head_dim] after RoPE, of the blocks of kQueryRows queries that begin at starts.
 struct Rows {
   std::vector<std::vector<float>> q, k, v;
+  std::vector<int64_t> starts;
+
+  Rows(const CacheShape& shape, int64_t n_heads, int64_t tokens) {
+    const int64_t blocks = std::max<int64_t>(0, tokens - 3 * kPageTokens + kQueryRows - 1) / kQueryRows;
+    const int64_t stride = std::max<int64_t>(1, blocks / (kSampledRows / kQueryRows));
+    for (int64_t i = 0; i < blocks; i += stride) starts.push_back(3 * kPageTokens + i * kQueryRows);
+    const auto layers = static_cast<size_t>(shape.n_layers);
+    k.assign(layers, std::vector<float>(static_cast<size_t>(tokens * shape.n_kv_heads * shape.head_dim)));
+    v = k;
+    q.assign(layers, std::vector<float>(starts.size() * static_cast<size_t>(kQueryRows * n_heads * shape.head_dim)));
+  }
+  // Returns the row of q of a token, or -1.
+  int64_t query_row(int64_t token) const {
+    const auto after = std::upper_bound(starts.begin(), starts.end(), token);
+    if (after == starts.begin() || token >= after[-1] + kQueryRows) return -1;
+    return (after - starts.begin() - 1) * kQueryRows + token - after[-1];
+  }
 };
+static_assert(kQueryRows % kPassTokens == 0 && 3 * kPageTokens % kPassTokens == 0);
 
 // A full cache that records what the model writes and asks.
 class RecordingCache final : public ForwardingCache {
  public:
-  RecordingCache(SequenceCache& cache, const CacheShape& shape, int64_t n_heads, int64_t tokens, Rows* rows)
-      : ForwardingCache({&cache}), shape_(shape), q_width_(n_heads * shape.head_dim), rows_(rows) {
-    const auto layers = static_cast<size_t>(shape.n_layers);
-    rows->q.assign(layers, std::vector<float>(static_cast<size_t>(tokens * q_width_)));
-    rows->k.assign(layers, std::vector<float>(static_cast<size_t>(tokens * kv_width())));
-    rows->v = rows->k;
-  }
+  RecordingCache(SequenceCache& cache, const CacheShape& shape, int64_t n_heads, Rows* rows)
+      : ForwardingCache({&cache}), shape_(shape), q_width_(n_heads * shape.head_dim), rows_(rows) {}
   void write(int64_t layer, const KvRows& rows) override {
     for (int64_t i = 0; i < rows.n; ++i) {
       const auto at = (tokens() + rows.first + i) * kv_width();
@@ -46,9 +70,13 @@ class RecordingCache final : public ForwardingCache {
     }
     ForwardingCache::write(layer, rows);
   }
-  TokenRange probes(int64_t n) const override { return {tokens(), tokens() + n}; }
+  TokenRange probes(int64_t n) const override {
+    if (rows_->query_row(tokens()) < 0) return {};
+    return {tokens(), tokens() + n};
+  }
   void observe(int64_t layer, const Probe& probe) override {
-    std::copy(probe.q.begin(), probe.q.end(), rows_->q[static_cast<size_t>(layer)].begin() + probe.position * q_width_);
+    std::copy(probe.q.begin(), probe.q.end(),
+              rows_->q[static_cast<size_t>(layer)].begin() + rows_->query_row(probe.position) * q_width_);
   }
   std::unique_ptr<SequenceCache> fork() const override { return nullptr; }
   std::unique_ptr<SequenceCache> resume(int64_t) const override { return nullptr; }
@@ -113,7 +141,19 @@ std::vector<double> projection_products(const Weights& weights, int64_t layer, i
   return products;
 }
 
-// The sums of one KV head of a layer over one text.
+// Sets the mean of a pair of channels that are rotated together to 0 if it would lower their variance by less than 2 %.
+// Attention need not add it then.
+void drop_small_means(const std::vector<double>& variance, std::vector<float>* mean) {
+  constexpr double kLeast = 0.02;
+  const size_t half = mean->size() / 2;
+  for (size_t f = 0; f < half; ++f) {
+    float &x = (*mean)[f], &y = (*mean)[f + half];
+    const double energy = static_cast<double>(x * x + y * y);
+    if (energy < kLeast * (energy + variance[f] + variance[f + half])) x = y = 0;
+  }
+}
+
+// Measures one KV head of a layer.
 class HeadMeasure {
  public:
   HeadMeasure(const Model& model, const CacheShape& shape, int64_t layer, int64_t head, int64_t group, const Rows& rows)
@@ -121,6 +161,7 @@ class HeadMeasure {
         group_(group),
         n_(std::ssize(rows.k[0]) / (shape.n_kv_heads * dim_)),
         q_stride_(shape.n_kv_heads * group * dim_),
+        starts_(rows.starts),
         q_(rows.q[static_cast<size_t>(layer)].data() + head * group * dim_),
         k_(static_cast<size_t>(n_ * dim_)),
         v_(k_.size()) {
@@ -132,9 +173,9 @@ class HeadMeasure {
     find_offsets(model);
   }
 
-  // Adds to the sensitivities of this head. scale: that of the scores; weight: of this text, over r_l.
-  void add(ThreadPool& threads, const std::vector<double>& projection, int64_t head, float scale, double weight,
-           SideSensitivity* k, SideSensitivity* v) const {
+  // Sets the sensitivities of this head. scale: that of the scores.
+  void find(ThreadPool& threads, const std::vector<double>& projection, int64_t head, float scale, double residual,
+            SideSensitivity* k, SideSensitivity* v) const {
     Product keys(threads, n_, dim_, [&](int64_t t, int64_t d) { return k_[static_cast<size_t>(t * dim_ + d)]; });
     Product values(threads, dim_, n_, [&](int64_t d, int64_t t) { return v_[static_cast<size_t>(t * dim_ + d)]; });
     std::vector<float> squares(static_cast<size_t>(n_));  // |v_j|^2
@@ -150,16 +191,17 @@ class HeadMeasure {
     }
     columns /= static_cast<double>(group_ * dim_);
     std::vector<double> of_k(static_cast<size_t>(dim_)), of_v(of_k.size());
-    int64_t queries = 0;
     const auto block_floats = static_cast<size_t>(kQueryRows * n_);
     std::vector<float> p(block_floats), p2(block_floats), o(static_cast<size_t>(kQueryRows * dim_)), o2(o.size());
     std::vector<std::vector<float>> far(static_cast<size_t>(group_), std::vector<float>(block_floats));
-    for (int64_t first = 3 * kPageTokens; first < n_; first += kQueryRows) {
-      const int64_t rows = std::min(kQueryRows, n_ - first);
+    int64_t queries = 0;
+    for (size_t block = 0; block < starts_.size(); ++block) {
+      const int64_t first = starts_[block], rows = std::min(kQueryRows, n_ - first);
       queries += rows;
+      const float* const q_block = q_ + static_cast<int64_t>(block) * kQueryRows * q_stride_;
       for (int64_t a = 0; a < group_; ++a) {
         std::vector<float>& far_p = far[static_cast<size_t>(a)];
-        keys.multiply(q_ + first * q_stride_ + a * dim_, q_stride_, rows, p.data());
+        keys.multiply(q_block + a * dim_, q_stride_, rows, p.data());
         threads.parallel_for(rows, [&](int64_t r) {
           softmax(first + r, scale, p.data() + r * n_, p2.data() + r * n_, far_p.data() + r * n_);
         });
@@ -177,7 +219,7 @@ class HeadMeasure {
             norm += static_cast<double>(of_o[d] * of_o[d]);
           }
           moved = std::max(0.0, moved + norm * total) / static_cast<double>(dim_);
-          const float* const q = q_ + (first + r) * q_stride_ + a * dim_;
+          const float* const q = q_block + r * q_stride_ + a * dim_;
           for (int64_t d = 0; d < dim_; ++d) of_k[static_cast<size_t>(d)] += moved * static_cast<double>(q[d] * q[d]);
         }
       }
@@ -191,17 +233,16 @@ class HeadMeasure {
         }
       }
     }
-    const double share = weight / static_cast<double>(std::max<int64_t>(1, queries));
+    const double share = 1.0 / (residual * static_cast<double>(std::max<int64_t>(1, queries)));
     for (int64_t d = 0; d < dim_; ++d) {
       const auto i = static_cast<size_t>(d);
-      k->lambda[i] += static_cast<float>(share * of_k[i] * columns * k_variance_[i]);
-      v->lambda[i] += static_cast<float>(share * std::max(0.0, of_v[i]) * v_variance_[i]);
+      k->lambda[i] = static_cast<float>(share * of_k[i] * columns * k_variance_[i]);
+      v->lambda[i] = static_cast<float>(share * std::max(0.0, of_v[i]) * v_variance_[i]);
     }
+    k->mean = k_mean_;
+    v->mean = v_mean_;
+    drop_small_means(k_variance_, &k->mean);
   }
-
-  const std::vector<float>& k_mean() const { return k_mean_; }
-  const std::vector<float>& v_mean() const { return v_mean_; }
-  const std::vector<double>& k_variance() const { return k_variance_; }
 
  private:
   void find_offsets(const Model& model) {
@@ -262,77 +303,220 @@ class HeadMeasure {
   }
 
   int64_t dim_, group_, n_, q_stride_;
+  const std::vector<int64_t>& starts_;
   const float* q_;
   std::vector<float> k_, v_, k_mean_, v_mean_;
   std::vector<double> k_variance_, v_variance_;
 };
 
-// Sets the mean of a pair of channels that are rotated together to 0 if it would lower their variance by less than 2 %.
-// Attention need not add it then.
-void drop_small_means(const std::vector<double>& variance, std::vector<float>* mean) {
-  constexpr double kLeast = 0.02;
-  const size_t half = mean->size() / 2;
-  for (size_t f = 0; f < half; ++f) {
-    float &x = (*mean)[f], &y = (*mean)[f + half];
-    const double energy = static_cast<double>(x * x + y * y);
-    if (energy < kLeast * (energy + variance[f] + variance[f + half])) x = y = 0;
+// The answers at the end of a part of the text, with the exact cache.
+struct Tail {
+  int64_t begin = 0;
+  std::vector<float> log_p;  // [kTailTokens, vocab_size]
+};
+
+// Returns what the model does with a text, and the residual streams and the tails on the way.
+Rows record(Model& model, const CacheShape& shape, int64_t n_heads, ThreadPool& threads, std::span<const TokenId> text,
+            std::vector<double>* residual, std::vector<Tail>* tails) {
+  const auto vocab = static_cast<size_t>(model.config().vocab_size);
+  Rows rows(shape, n_heads, std::ssize(text));
+  const std::unique_ptr<KvCachePolicy> full = model.make_policy(policy_context(model, shape, &threads), "full");
+  const std::unique_ptr<SequenceCache> cache = full->new_sequence(std::ssize(text));
+  RecordingCache recording(*cache, shape, n_heads, &rows);
+  std::vector<std::vector<float>> squares(static_cast<size_t>(shape.n_layers));
+  model.watch_residual([&](int64_t layer, float square) { squares[static_cast<size_t>(layer)].push_back(square); });
+  std::vector<float> last;  // of a pass: without logits it would not compute the last layer's residual stream
+  auto tail = tails->begin();
+  while (recording.tokens() < std::ssize(text)) {
+    const int64_t first = recording.tokens();
+    int64_t n = std::min(kPassTokens - first % kPassTokens, std::ssize(text) - first);
+    const bool at_tail = tail != tails->end() && tail->begin < first + n;
+    if (at_tail) n = tail->begin == first ? kTailTokens : tail->begin - first;
+    const bool answers = at_tail && tail->begin == first;
+    std::vector<float>& logits = answers ? tail->log_p : last;
+    logits.resize(vocab * static_cast<size_t>(answers ? n : 1));
+    const SequenceInput input{text.subspan(static_cast<size_t>(first), static_cast<size_t>(n)), &recording,
+                              answers ? n : 1};
+    model.forward({&input, 1}, logits.data());
+    recording.commit(recording.tokens());
+    if (!answers) continue;
+    for (int64_t i = 0; i < n; ++i) log_softmax(std::span(tail->log_p).subspan(static_cast<size_t>(i) * vocab, vocab));
+    ++tail;
+  }
+  model.watch_residual(nullptr);
+  for (std::vector<float>& of : squares) {
+    const auto median = of.begin() + std::ssize(of) / 2;
+    std::nth_element(of.begin(), median, of.end());
+    residual->push_back(static_cast<double>(*median));
+  }
+  return rows;
+}
+
+// Measures what codes of single sides of KV heads do to the answers.
+class AnswerMeasure {
+ public:
+  AnswerMeasure(Model& model, const CacheShape& shape, ThreadPool& threads, std::span<const TokenId> text,
+                const Rows& rows, const std::vector<Tail>& tails, const Sensitivity& sensitivity)
+      : model_(model),
+        shape_(shape),
+        threads_(threads),
+        text_(text),
+        rows_(rows),
+        tails_(tails),
+        full_(model.make_policy(policy_context(model, shape, &threads), "full")),
+        rotations_(std::make_shared<kernels::PageRotations>(shape.head_dim, policy_context(model, shape, &threads).rope,
+                                                            nullptr)),
+        widths_(allocate_widths(sensitivity, shape, 0, kTrialBits, rotations_, nullptr)),
+        logits_(static_cast<size_t>(kTailTokens * model.config().vocab_size)) {}
+
+  // Returns G of K (is_k) or V of a head.
+  double divergence(int64_t layer, int64_t head, bool is_k) {
+    const std::vector<float> coded = coded_rows(layer, head, is_k);
+    const std::unique_ptr<SequenceCache> cache = full_->new_sequence(std::ssize(text_));
+    double sum = 0;
+    for (const Tail& tail : tails_) {
+      const int64_t at = cache->tokens(), n = tail.begin - at, width = shape_.n_kv_heads * shape_.head_dim;
+      cache->reserve(n);
+      for (int64_t l = 0; l < shape_.n_layers; ++l) {
+        const float *k = rows_.k[static_cast<size_t>(l)].data(), *v = rows_.v[static_cast<size_t>(l)].data();
+        if (l == layer) (is_k ? k : v) = coded.data();
+        cache->write(l, {k + at * width, v + at * width, width, 0, n});
+      }
+      cache->advance(n);
+      const SequenceInput input{text_.subspan(static_cast<size_t>(tail.begin), kTailTokens), cache.get(), kTailTokens};
+      model_.forward({&input, 1}, logits_.data());
+      cache->commit(cache->tokens());
+      sum += mean_divergence(tail);
+    }
+    return sum / static_cast<double>(tails_.size());
+  }
+  // Returns D.
+  double predicted(int64_t layer, int64_t head, bool is_k, const SideSensitivity& side) const {
+    const kernels::HeadWidths& of = widths_->layers[static_cast<size_t>(layer)].heads[static_cast<size_t>(head)];
+    return predicted_error(side, is_k ? of.k : of.v);
+  }
+
+ private:
+  // Returns a layer's rows of K or V, of which those of one head have been through the codes: all but those of the
+  // first page and of the pages that are among the last two before a tail.
+  std::vector<float> coded_rows(int64_t layer, int64_t head, bool is_k) const {
+    const kernels::WidthTable& table = widths_->layers[static_cast<size_t>(layer)];
+    const int64_t dim = shape_.head_dim, width = shape_.n_kv_heads * dim;
+    const std::vector<float>&k = rows_.k[static_cast<size_t>(layer)], &v = rows_.v[static_cast<size_t>(layer)];
+    std::vector<float> result = is_k ? k : v;
+    threads_.parallel_for(tails_.back().begin / kPageTokens, [&](int64_t page) {
+      const int64_t begin = page * kPageTokens, end = begin + kPageTokens;
+      const bool near = std::ranges::any_of(
+          tails_, [&](const Tail& tail) { return end > tail.begin - kPageTokens && begin < tail.begin; });
+      if (page == 0 || near) return;
+      std::vector<float> of_k(static_cast<size_t>(dim * kPageTokens)), of_v(of_k.size());
+      std::vector<std::byte> block(static_cast<size_t>(table.heads[static_cast<size_t>(head)].at.total));
+      const auto from = [&](int64_t t) { return (begin + t) * width + head * dim; };
+      for (int64_t t = 0; t < kPageTokens; ++t) {
+        std::copy_n(k.begin() + from(t), dim, of_k.begin() + t * dim);
+        std::copy_n(v.begin() + from(t), dim, of_v.begin() + t * dim);
+      }
+      const float* const middle = rotations_->middle(page).host;
+      kernels::encode_calibrated(table, head, middle, of_k.data(), of_v.data(), block.data());
+      float* const out = (is_k ? of_k : of_v).data();
+      kernels::decode_calibrated(table, head, middle, block.data(), is_k ? out : nullptr, is_k ? nullptr : out);
+      for (int64_t t = 0; t < kPageTokens; ++t) std::copy_n(out + t * dim, dim, result.begin() + from(t));
+    });
+    return result;
+  }
+
+  double mean_divergence(const Tail& tail) {
+    const auto vocab = static_cast<size_t>(model_.config().vocab_size);
+    std::vector<double> divergences(kTailTokens);
+    threads_.parallel_for(kTailTokens, [&](int64_t i) {
+      const auto row = std::span(logits_).subspan(static_cast<size_t>(i) * vocab, vocab);
+      const auto exact = std::span(tail.log_p).subspan(static_cast<size_t>(i) * vocab, vocab);
+      std::vector<float> p(vocab);
+      exp_row(exact, 0.0f, 1.0f, p.data());
+      log_softmax(row);
+      divergences[static_cast<size_t>(i)] = kl_divergence(exact, p, row);
+    });
+    return std::accumulate(divergences.begin(), divergences.end(), 0.0) / kTailTokens;
+  }
+
+  Model& model_;
+  CacheShape shape_;
+  ThreadPool& threads_;
+  std::span<const TokenId> text_;
+  const Rows& rows_;
+  const std::vector<Tail>& tails_;
+  std::unique_ptr<KvCachePolicy> full_;
+  std::shared_ptr<const kernels::PageRotations> rotations_;
+  std::shared_ptr<const ModelWidths> widths_;
+  std::vector<float> logits_;
+};
+
+// Multiplies lambda by sqrt(G / D).
+void weigh_by_answers(Model& model, const CacheShape& shape, ThreadPool& threads, std::span<const TokenId> text,
+                      const Rows& rows, const std::vector<Tail>& tails, const std::function<void(double)>& progress,
+                      Sensitivity* found) {
+  AnswerMeasure measure(model, shape, threads, text, rows, tails, *found);
+  std::vector<double> gains;  // G / D
+  const auto n = static_cast<double>(2 * found->k.size());
+  for (const bool is_k : {true, false}) {
+    const std::vector<SideSensitivity>& sides = is_k ? found->k : found->v;
+    for (size_t i = 0; i < sides.size(); ++i) {
+      const int64_t layer = static_cast<int64_t>(i) / shape.n_kv_heads,
+                    head = static_cast<int64_t>(i) % shape.n_kv_heads;
+      const double predicted = measure.predicted(layer, head, is_k, sides[i]);
+      gains.push_back(predicted > 0 ? measure.divergence(layer, head, is_k) / predicted : 0);
+      if (progress) progress(static_cast<double>(gains.size()) / n);
+    }
+  }
+  // A side whose error does nothing in this text may matter in another one.
+  std::vector<double> sorted = gains;
+  std::ranges::sort(sorted);
+  const double least = sorted[sorted.size() / 2] / 100;
+  auto gain = gains.begin();
+  for (auto* sides : {&found->k, &found->v}) {
+    for (SideSensitivity& side : *sides) {
+      const auto factor = static_cast<float>(std::sqrt(std::max(*gain++, least)));
+      for (float& lambda : side.lambda) lambda *= factor;
+    }
   }
 }
 
 }  // namespace
 
 Sensitivity measure_sensitivity(Model& model, const Weights& weights, const CacheShape& shape, ThreadPool& threads,
-                                std::span<const std::vector<TokenId>> texts) {
+                                std::span<const TokenId> text, bool by_answers,
+                                const std::function<void(double)>& progress) {
+  const int64_t tokens = std::ssize(text), last_tail = tokens / 8 * 8 - kTailTokens;
+  if (last_tail - tokens / 2 < 4 * kPageTokens) by_answers = false;  // too short
   const std::unique_ptr<Weights> padded = pad_weights(weights);
   const Weights& served = padded != nullptr ? *padded : weights;
   const int64_t n_heads = served.config().n_heads, kv = shape.n_kv_heads, group = n_heads / kv, dim = shape.head_dim;
+  std::vector<Tail> tails;
+  for (int64_t i = 5; by_answers && i <= 8; ++i) tails.push_back({i * (tokens / 8) - kTailTokens, {}});
+  std::vector<double> residual;
+  const Rows rows = record(model, shape, n_heads, threads, text, &residual, &tails);
   Sensitivity found{shape.n_layers, kv, dim, {}, {}};
-  const SideSensitivity zero{std::vector<float>(static_cast<size_t>(dim)),
-                             std::vector<float>(static_cast<size_t>(dim))};
-  found.k.assign(static_cast<size_t>(shape.n_layers * kv), zero);
+  found.k.assign(static_cast<size_t>(shape.n_layers * kv), {std::vector<float>(static_cast<size_t>(dim)), {}});
   found.v = found.k;
-  std::vector<std::vector<double>> k_variance(found.k.size());
-  std::vector<float> logits(static_cast<size_t>(model.config().vocab_size));
-  for (const std::vector<TokenId>& text : texts) {
-    Rows rows;
-    std::vector<std::vector<float>> residual(static_cast<size_t>(shape.n_layers));
-    const std::unique_ptr<KvCachePolicy> full = model.make_policy(policy_context(model, shape, &threads), "full");
-    const std::unique_ptr<SequenceCache> cache = full->new_sequence(std::ssize(text));
-    RecordingCache recording(*cache, shape, n_heads, std::ssize(text), &rows);
-    model.watch_residual(
-        [&](int64_t layer, float squares) { residual[static_cast<size_t>(layer)].push_back(squares); });
-    for (int64_t first = 0; first < std::ssize(text); first += kPassTokens) {
-      const int64_t n = std::min(kPassTokens, std::ssize(text) - first);
-      const SequenceInput input{std::span(text).subspan(static_cast<size_t>(first), static_cast<size_t>(n)),
-                                &recording};
-      model.forward({&input, 1}, logits.data());
-      recording.commit(recording.tokens());
-    }
-    model.watch_residual(nullptr);
-    const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-    for (int64_t layer = 0; layer < shape.n_layers; ++layer) {
-      std::vector<float>& squares = residual[static_cast<size_t>(layer)];
-      std::nth_element(squares.begin(), squares.begin() + std::ssize(squares) / 2, squares.end());
-      const double weight =
-          1.0 / (static_cast<double>(squares[squares.size() / 2]) * static_cast<double>(texts.size()));
-      const std::vector<double> projection = projection_products(served, layer, kv, group, dim);
-      for (int64_t head = 0; head < kv; ++head) {
-        const HeadMeasure measure(model, shape, layer, head, group, rows);
-        SideSensitivity &k = found.k[static_cast<size_t>(layer * kv + head)],
-                        &v = found.v[static_cast<size_t>(layer * kv + head)];
-        measure.add(threads, projection, head, scale, weight, &k, &v);
-        std::vector<double>& variance = k_variance[static_cast<size_t>(layer * kv + head)];
-        variance.resize(static_cast<size_t>(dim));
-        for (int64_t d = 0; d < dim; ++d) {
-          const auto i = static_cast<size_t>(d);
-          variance[i] += measure.k_variance()[i] / static_cast<double>(texts.size());
-          k.mean[i] += measure.k_mean()[i] / static_cast<float>(texts.size());
-          v.mean[i] += measure.v_mean()[i] / static_cast<float>(texts.size());
-        }
-      }
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  for (int64_t layer = 0; layer < shape.n_layers; ++layer) {
+    const std::vector<double> projection = projection_products(served, layer, kv, group, dim);
+    for (int64_t head = 0; head < kv; ++head) {
+      const auto i = static_cast<size_t>(layer * kv + head);
+      HeadMeasure(model, shape, layer, head, group, rows)
+          .find(threads, projection, head, scale, residual[static_cast<size_t>(layer)], &found.k[i], &found.v[i]);
     }
   }
-  for (size_t i = 0; i < found.k.size(); ++i) drop_small_means(k_variance[i], &found.k[i].mean);
+  if (by_answers) {
+    weigh_by_answers(model, shape, threads, text, rows, tails, progress, &found);
+    found.by_answers = true;
+    return found;
+  }
+  for (auto* sides : {&found.k, &found.v}) {
+    for (int64_t head = 0; head < kv; ++head) {
+      for (float& lambda : (*sides)[static_cast<size_t>(head)].lambda) lambda *= kFirstLayer;
+    }
+  }
   return found;
 }
 

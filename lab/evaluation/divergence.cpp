@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "engine/sampling/row_scan.h"
-#include "lab/evaluation/logit_metrics.h"
+#include "engine/sampling/logit_metrics.h"
 
 namespace smartkv {
 namespace {

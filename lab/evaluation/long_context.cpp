@@ -13,7 +13,7 @@
 #include "engine/text/tokenizer.h"
 #include "engine/weights/model_fingerprint.h"
 #include "kernels/indexed_rows.h"
-#include "lab/evaluation/logit_metrics.h"
+#include "engine/sampling/logit_metrics.h"
 #include "lab/evaluation/markup.h"
 
 namespace smartkv {

@@ -1,13 +1,18 @@
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <memory>
+#include <numeric>
+#include <optional>
 
 #include "engine/calibration/calibration.h"
+#include "engine/log.h"
 #include "engine/model/llama.h"
 #include "engine/system_resources.h"
 #include "engine/text/tokenizer.h"
 #include "server/commands/command.h"
 #include "server/commands/number_flag.h"
+#include "server/commands/progress_line.h"
 
 namespace smartkv {
 namespace {
@@ -18,23 +23,43 @@ struct CalibrateArguments {
   bool force = false;
 };
 
+// Whether the weights fit into memory as f32, with as much again for what is measured.
+bool fit_as_f32(const Weights& weights) {
+  int64_t bytes = 0;
+  for (const std::string& name : weights.names()) {
+    const std::optional<TensorView> tensor = weights.find(name);
+    if (!tensor) continue;
+    bytes += std::accumulate(tensor->shape.begin(), tensor->shape.end(), int64_t{4}, std::multiplies<>());
+  }
+  return bytes + bytes / 2 < available_bytes();
+}
+
 int run(const CalibrateArguments& arguments) {
   ModelOptions options;
   options.path = arguments.model;
   options.threads = arguments.threads > 0 ? arguments.threads : available_cores();
   const std::unique_ptr<Weights> weights = Weights::open(options.path);
   const std::filesystem::path file = calibration_file(*weights);
-  const CacheShape shape = llama_cache_shape(weights->config(), options);
   if (arguments.force) std::filesystem::remove(file);
-  if (find_sensitivity(file, shape) != nullptr) {
+  const auto shape = [&] { return llama_cache_shape(weights->config(), options); };
+  if (const auto known = find_sensitivity(file, shape()); known != nullptr && known->by_answers) {
     std::cout << weights->config().name << " is calibrated already: " << file.string() << " (--force measures again)\n";
     return kOk;
+  }
+  options.weights = fit_as_f32(*weights) ? WeightFormat::kF32 : WeightFormat::kBf16;
+  if (options.weights == WeightFormat::kBf16) {
+    log_warning("too little memory for the weights as f32: answers are measured with bf16, which is less exact");
   }
   settle_context(weights->config().context_length, &options);
   ThreadPool threads(options.threads);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, options.path);
-  const std::unique_ptr<Model> model = load_llama(*weights, options, threads);
-  calibrate(*model, *weights, *tokenizer, shape, threads, file);
+  ProgressLine progress;
+  const auto loading = [&](double done) { progress.show(done / 10, "loading " + weights->config().name); };
+  const std::unique_ptr<Model> model = load_llama(*weights, options, threads, loading);
+  progress.show(0.1, "measuring channels");
+  const auto measuring = [&](double done) { progress.show(0.2 + 0.8 * done, "measuring answers"); };
+  calibrate(*model, *weights, *tokenizer, shape(), threads, file, true, measuring);
+  progress.clear();
   return std::filesystem::exists(file) ? kOk : kRuntimeError;
 }
 
@@ -47,8 +72,10 @@ std::function<int()> setup_calibrate(CLI::App& app) {
                   64);
   app.add_flag("--force", arguments->force, "Measure again what is known already");
   app.footer(
-      "serve does the same at its first start, except with other backends and several processes. The result is kept\n"
-      "in $XDG_CACHE_HOME/smartkv/calibrations, or ~/.cache/smartkv/calibrations.\n"
+      "The first start of serve measures the channels alone, in seconds; other backends and several processes do not.\n"
+      "This command also measures what errors of each KV head do to the answers, with the weights as f32. The result "
+      "is\n"
+      "kept in $XDG_CACHE_HOME/smartkv/calibrations, or ~/.cache/smartkv/calibrations.\n"
       "Examples:\n  smartkv calibrate --model model.gguf");
   return [arguments] { return run(*arguments); };
 }

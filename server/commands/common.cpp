@@ -13,6 +13,7 @@
 #include "engine/weights/model_name.h"
 #include "server/commands/environment.h"
 #include "server/commands/presets.h"
+#include "server/commands/progress_line.h"
 #include "server/commands/sampling_defaults.h"
 
 namespace smartkv {
@@ -43,24 +44,6 @@ int take_signal(const sigset_t& set, std::chrono::milliseconds timeout) {
   const timespec time{.tv_sec = timeout.count() / 1000, .tv_nsec = timeout.count() % 1000 * 1'000'000};
   return std::max(0, ::sigtimedwait(&set, nullptr, &time));
 }
-
-// A line on the terminal of stderr that shows progress. It is redrawn at most ten times a second.
-class ProgressLine {
- public:
-  void show(double fraction, const std::string& what) {
-    const auto now = std::chrono::steady_clock::now();
-    if (!terminal_ || now - shown_ < std::chrono::milliseconds(100)) return;
-    shown_ = now;
-    std::cerr << "\r\033[KLoading " << std::setw(3) << static_cast<int>(100 * fraction) << "%  " << what << std::flush;
-  }
-  void clear() const {
-    if (terminal_) std::cerr << "\r\033[K" << std::flush;
-  }
-
- private:
-  bool terminal_ = ::isatty(STDERR_FILENO) != 0;
-  std::chrono::steady_clock::time_point shown_;
-};
 
 }  // namespace
 

@@ -99,6 +99,20 @@ uint64_t Sensitivity::fingerprint() const {
   return hash;
 }
 
+double predicted_error(const SideSensitivity& side, const ChannelWidths& widths) {
+  double error = 0;
+  size_t column = 0;
+  const auto add = [&](int bits, size_t columns) {
+    const double left = std::ranges::find(kChoices, bits, &Choice::bits)->left;
+    for (const size_t end = column + columns; column < end; ++column) {
+      error += left * static_cast<double>(side.lambda[widths.order[column]]);
+    }
+  };
+  for (size_t run = 0; run < kWidths.size(); ++run) add(kWidths[run], 4 * size_t{widths.quads[run]});
+  add(0, widths.order.size() - column);
+  return error;
+}
+
 int64_t ModelWidths::most_page_bytes() const {
   return std::ranges::max_element(layers, {}, &kernels::WidthTable::bytes)->bytes;
 }
@@ -128,7 +142,7 @@ std::shared_ptr<const ModelWidths> allocate_widths(const Sensitivity& sensitivit
           {widths_of(sensitivity.k[i], k[i], price), widths_of(sensitivity.v[i], v[i], price), 0, {}});
     }
     table.lay_out();
-    table.send(backend);
+    if (backend != nullptr) table.send(backend);
   }
   return widths;
 }

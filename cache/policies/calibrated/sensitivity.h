@@ -23,10 +23,14 @@ struct SideSensitivity {
 struct Sensitivity {
   int64_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
   std::vector<SideSensitivity> k, v;  // [n_layers, n_kv_heads]
+  bool by_answers = false;            // lambda also counts what the layers behind make of an error
 
   // Identifies the values: states of caches that were packed with other ones cannot be used.
   uint64_t fingerprint() const;
 };
+
+// Returns sum lambda E(b) of a side with these widths.
+double predicted_error(const SideSensitivity& side, const kernels::ChannelWidths& widths);
 
 // The tables of all layers.
 struct ModelWidths {
@@ -38,7 +42,7 @@ struct ModelWidths {
 
 // Returns the tables with the least error whose pages take at most `bits` bits for each value, every byte counted. They
 // have KV heads [first_head, first_head + shape.n_kv_heads) of the model, for tensor-parallel ranks. backend: that of
-// the pages. REQUIRES: bits of at least 0.
+// the pages; null if no device reads the tables. REQUIRES: bits of at least 0.
 std::shared_ptr<const ModelWidths> allocate_widths(const Sensitivity& sensitivity, const CacheShape& shape,
                                                    int64_t first_head, double bits,
                                                    const std::shared_ptr<const kernels::PageRotations>& rotations,

@@ -4,11 +4,14 @@
 #include <fstream>
 #include <limits>
 #include <optional>
+#include <random>
+#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "engine/calibration/calibration_texts.h"
+#include "engine/calibration/measure_sensitivity.h"
 #include "engine/weights/model_fingerprint.h"
 #include "engine/weights/safetensors.h"
 #include "tests/cache/random_sensitivity.h"
@@ -29,6 +32,11 @@ TEST(Calibration, FilesKeepASensitivity) {
   const auto written = random_sensitivity(kShape);
   write_sensitivity(file, *written);
   EXPECT_EQ(read_sensitivity(file, kShape).fingerprint(), written->fingerprint());
+  EXPECT_FALSE(read_sensitivity(file, kShape).by_answers);
+  Sensitivity by_answers = *written;
+  by_answers.by_answers = true;
+  write_sensitivity(file, by_answers);
+  EXPECT_TRUE(read_sensitivity(file, kShape).by_answers);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);  // nothing unfinished is left
 }
 
@@ -125,6 +133,47 @@ TEST_F(CalibratedModel, HasAValueForEachChannel) {
       for (const float lambda : side.lambda) EXPECT_GT(lambda, 0);
     }
   }
+}
+
+// Answers give each side of a KV head one factor.
+TEST(MeasureSensitivity, WeighsHeadsByAnswers) {
+  ModelConfig config = tiny_config();
+  config.context_length = 1024;
+  const TinyWeights weights(config);
+  const Served served(weights, "f32");
+  std::mt19937 random(3);
+  std::vector<TokenId> text(1024);
+  for (TokenId& token : text) token = static_cast<TokenId>(random() % 256);
+  ThreadPool threads(2);
+  std::vector<double> progress;
+  const auto measure = [&](bool by_answers) {
+    return measure_sensitivity(*served.model, weights, served.context.shape, threads, text, by_answers,
+                               [&](double done) { progress.push_back(done); });
+  };
+  const Sensitivity channels = measure(false), answers = measure(true);
+  EXPECT_FALSE(channels.by_answers);
+  EXPECT_TRUE(answers.by_answers);
+  EXPECT_EQ(progress.size(), 2 * channels.k.size());
+  EXPECT_EQ(progress.back(), 1);
+  std::set<float> factors;
+  for (const auto side : {&Sensitivity::k, &Sensitivity::v}) {
+    for (size_t i = 0; i < channels.k.size(); ++i) {
+      const std::vector<float>&before = (channels.*side)[i].lambda, &after = (answers.*side)[i].lambda;
+      factors.insert(after[0] / before[0]);
+      for (size_t d = 0; d < before.size(); ++d) EXPECT_NEAR(after[d] / before[d] / (after[0] / before[0]), 1, 1e-5);
+      EXPECT_GT(after[0], 0);
+    }
+  }
+  EXPECT_EQ(factors.size(), 2 * channels.k.size());
+  EXPECT_EQ(measure(true).fingerprint(), answers.fingerprint());
+}
+
+TEST(MeasureSensitivity, ShortTextsGiveChannelsOnly) {
+  const TinyWeights weights(tiny_config());
+  const Served served(weights, "f32");
+  ThreadPool threads(1);
+  const std::vector<TokenId> text(100, 5);
+  EXPECT_FALSE(measure_sensitivity(*served.model, weights, served.context.shape, threads, text, true).by_answers);
 }
 
 }  // namespace

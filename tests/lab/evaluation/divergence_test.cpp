@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "engine/sampling/row_scan.h"
-#include "lab/evaluation/logit_metrics.h"
+#include "engine/sampling/logit_metrics.h"
 #include "tests/lab/evaluation/evaluation_fixture.h"
 
 namespace smartkv {

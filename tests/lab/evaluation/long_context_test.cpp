@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "lab/evaluation/logit_metrics.h"
+#include "engine/sampling/logit_metrics.h"
 #include "tests/lab/evaluation/evaluation_fixture.h"
 
 namespace smartkv {

@@ -1,4 +1,4 @@
-#include "lab/evaluation/logit_metrics.h"
+#include "engine/sampling/logit_metrics.h"
 
 #include <algorithm>
 #include <cmath>
