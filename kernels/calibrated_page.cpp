@@ -243,37 +243,24 @@ const float* floats_of(const std::unique_ptr<PageMemory>& memory) {
 PageRotations::PageRotations(int64_t head_dim, const Rope& rope, std::shared_ptr<KvBackend> backend)
     : half_(head_dim / 2), rope_(rope), backend_(std::move(backend)) {
   const auto half = static_cast<size_t>(half_), tokens = static_cast<size_t>(kPageTokens);
-  within_.resize(2 * half * tokens);
+  within_ = AlignedBuffer(2 * half * tokens * sizeof(float));
+  auto* const within = reinterpret_cast<float*>(within_.data());
   std::vector<float> zero(2 * half), cos(half), sin(half);
   rope_(0, zero.data(), zero.data() + half);  // the cosines are the factor of every rotation
   for (size_t t = 0; t < tokens; ++t) {
     const int64_t from_middle = static_cast<int64_t>(t) - kPageTokens / 2;
     rope_(std::abs(from_middle), cos.data(), sin.data());
     for (size_t f = 0; f < half; ++f) {
-      within_[f * tokens + t] = cos[f] / zero[f];
-      within_[(half + f) * tokens + t] = (from_middle < 0 ? -sin[f] : sin[f]) / zero[f];
+      within[f * tokens + t] = cos[f] / zero[f];
+      within[(half + f) * tokens + t] = (from_middle < 0 ? -sin[f] : sin[f]) / zero[f];
     }
   }
-  powers_.assign(static_cast<size_t>(kPowers * padded_half()), 0.0f);
-  std::vector<double> turns(half);  // radians a token
-  rope_(1, cos.data(), sin.data());
-  for (size_t f = 0; f < half; ++f) {
-    turns[f] = std::atan2(static_cast<double>(sin[f]), static_cast<double>(cos[f]));
-    if (std::abs(turns[f]) * static_cast<double>(kPageTokens) / 2 > 1) n_fast_ = static_cast<int64_t>(f) + 1;
-  }
-  for (auto f = static_cast<size_t>(n_fast_); f < half; ++f) {
-    double power = 1;  // w^k / k!, with the signs of the series of cosine and sine
-    for (int k = 0; k < kPowers; ++k) {
-      powers_[static_cast<size_t>(k * padded_half()) + f] = static_cast<float>(power * (k % 4 < 2 ? 1 : -1));
-      power *= turns[f] / (k + 1);
-    }
-  }
-  within_on_device_ = send(within_);
+  within_on_device_ = send({within, 2 * half * tokens});
 }
 
 PageRotations::~PageRotations() = default;
 
-std::unique_ptr<PageMemory> PageRotations::send(const std::vector<float>& values) const {
+std::unique_ptr<PageMemory> PageRotations::send(std::span<const float> values) const {
   if (backend_ == nullptr) return nullptr;
   auto memory = std::make_unique<PageMemory>(backend_, values.size() * sizeof(float));
   backend_->upload(values.data(), memory->size(), memory->data());

@@ -34,6 +34,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/aligned_buffer.h"
 #include "kernels/attention.h"
 #include "kernels/rounded.h"
 
@@ -83,21 +84,12 @@ class PageRotations {
 
   // Cosine and sine of the angle between a page's middle, token kPageTokens / 2, and each of its tokens:
   // f32 [head_dim / 2, kPageTokens].
-  const float* cos() const { return within_.data(); }
-  const float* sin() const { return within_.data() + half_ * kPageTokens; }
+  const float* cos() const { return within(); }
+  const float* sin() const { return within() + half_ * kPageTokens; }
   const float* within_on_device() const;  // cosines, then sines
   // Cosines and sines at the middle of page i of a sequence: f32 [2, head_dim / 2]. Valid as long as this object.
   MirroredFloats middle(int64_t page) const;
   int64_t half() const { return half_; }
-
-  // Frequencies [0, n_fast()) turn by more than a radian within half a page. The others are slow: for them
-  //   sum_f a_f cos(w_f t) + b_f sin(w_f t) = sum_k t^k sum_f c_f powers(k)[f],  c: a for even k, b for odd k
-  // to 3e-6 of the sum of |a_f| + |b_f|, t from the middle of the page: Taylor's series.
-  static constexpr int kPowers = 9;
-  int64_t n_fast() const { return n_fast_; }
-  // f32 [head_dim / 2, up to a multiple of 16], zeros for the fast frequencies and at the end.
-  const float* powers(int k) const { return powers_.data() + k * padded_half(); }
-  int64_t padded_half() const { return (half_ + 15) / 16 * 16; }
 
  private:
   // The middles of kChunk pages, so that few copies to the device are made.
@@ -106,13 +98,13 @@ class PageRotations {
     std::vector<float> host;
     std::unique_ptr<PageMemory> device;
   };
-  std::unique_ptr<PageMemory> send(const std::vector<float>& values) const;
+  std::unique_ptr<PageMemory> send(std::span<const float> values) const;
+  const float* within() const { return reinterpret_cast<const float*>(within_.data()); }
 
-  int64_t half_, n_fast_ = 0;
+  int64_t half_;
   Rope rope_;
-  std::vector<float> powers_;
   std::shared_ptr<KvBackend> backend_;
-  std::vector<float> within_;
+  AlignedBuffer within_;  // cosines, then sines
   std::unique_ptr<PageMemory> within_on_device_;
   mutable std::mutex mutex_;
   mutable std::deque<Chunk> middles_;

@@ -168,4 +168,14 @@ void Calibration::close() {
   find_ = nullptr;
 }
 
+std::function<std::shared_ptr<const Sensitivity>()> calibrated_on_demand(Model& model, const Weights& weights,
+                                                                         const std::filesystem::path& model_path,
+                                                                         const CacheShape& shape, ThreadPool& threads) {
+  auto calibration = std::make_shared<Calibration>([&model, &weights, model_path, shape, &threads] {
+    const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(weights, model_path);
+    return calibrate(model, weights, *tokenizer, shape, threads, calibration_file(weights));
+  });
+  return [calibration] { return calibration->get(); };
+}
+
 }  // namespace smartkv

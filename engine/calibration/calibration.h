@@ -55,4 +55,10 @@ class Calibration {
   std::shared_ptr<const Sensitivity> found_;
 };
 
+// Returns PolicyContext::load_sensitivity for commands that run a model: the first call calibrates it by its channels
+// if that was not done. All references must outlive the result.
+std::function<std::shared_ptr<const Sensitivity>()> calibrated_on_demand(Model& model, const Weights& weights,
+                                                                         const std::filesystem::path& model_path,
+                                                                         const CacheShape& shape, ThreadPool& threads);
+
 }  // namespace smartkv

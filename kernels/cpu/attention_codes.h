@@ -93,41 +93,56 @@ void for_each_width(const Function& function) {
   }(std::make_index_sequence<kWidths.size()>{});
 }
 
-// Decodes the keys of a calibrated page to their levels + 128: [quads][kPageTokens][4].
-inline void decode_keys(const ChannelWidths& side, const uint8_t* codes, uint8_t* bytes) {
+// Prefetches the codes that a later call reads in place of `codes`, line by line.
+class NextCodes {
+ public:
+  // next: codes of the same table, or null.
+  NextCodes(const uint8_t* codes, const uint8_t* next) : ahead_(next == nullptr ? 0 : next - codes) {}
+  template <int Bytes>
+  void prefetch(const uint8_t* codes) const {
+    for (int byte = 0; byte < Bytes; byte += 64) Vec16::prefetch(codes + ahead_ + byte);
+  }
+
+ private:
+  std::ptrdiff_t ahead_;
+};
+
+// Decodes the keys of a calibrated page to their levels + 128: [quads][kPageTokens][4]. next: the codes to prefetch for
+// the next call, or null.
+inline void decode_keys(const ChannelWidths& side, const uint8_t* codes, const uint8_t* next, uint8_t* bytes) {
+  const NextCodes ahead(codes, next);
   for_each_width([&](auto run) {
     constexpr int kBits = kWidths[run];
     for (int quad = 0; quad < side.quads[run]; ++quad, codes += 32 * kBits, bytes += 256) {
-      decode_levels<kBits>(codes, bytes);
+      ahead.prefetch<32 * kBits>(codes);
+      decode_levels<kBits, 64>(codes, bytes, 64);
     }
   });
 }
 
-// Decodes its values to [kPageTokens / 4][n][4]: the levels + 128 of four tokens. Channels without codes get 128.
-inline void decode_values(const ChannelWidths& side, const uint8_t* codes, int64_t n, uint8_t* bytes) {
-  alignas(64) uint8_t block[256];
-  int64_t channel = 0;
-  const auto scatter = [&](int64_t four, int64_t channels) {  // `channels` channels of 256 / (4 channels) fours
-    for (int64_t at = 0; at < 256; at += 4 * channels, ++four) {
-      std::memcpy(bytes + 4 * (four * n + channel), block + at, static_cast<size_t>(4 * channels));
-    }
-  };
+// Decodes its values to [kPageTokens / 4][n][4]: the levels + 128 of four tokens. Channels without codes get 128. next:
+// as for decode_keys().
+inline void decode_values(const ChannelWidths& side, const uint8_t* codes, const uint8_t* next, int64_t n,
+                          uint8_t* bytes) {
+  const NextCodes ahead(codes, next);
+  uint8_t* to = bytes;
   for_each_width([&](auto run) {
     constexpr int kBits = kWidths[run];
     int quads = side.quads[run];
-    for (; quads >= 4; quads -= 4, channel += 16) {
+    for (; quads >= 4; quads -= 4, to += 64) {
       for (int64_t i = 0; i < 4; ++i, codes += 32 * kBits) {
-        decode_levels<kBits>(codes, block);
-        scatter(4 * i, 16);
+        ahead.prefetch<32 * kBits>(codes);
+        decode_levels<kBits, 64>(codes, to + 16 * i * n, 4 * n);
       }
     }
-    for (; quads > 0; --quads, channel += 4, codes += 32 * kBits) {
-      decode_levels<kBits>(codes, block);
-      scatter(0, 4);
+    for (; quads > 0; --quads, to += 16, codes += 32 * kBits) {
+      ahead.prefetch<32 * kBits>(codes);
+      decode_levels<kBits, 16>(codes, to, 4 * n);
     }
   });
-  for (int64_t four = 0; channel < n && four < kPageTokens / 4; ++four) {
-    std::memset(bytes + 4 * (four * n + channel), 128, static_cast<size_t>(4 * (n - channel)));
+  const int64_t rest = 4 * n - (to - bytes);
+  for (int64_t four = 0; rest > 0 && four < kPageTokens / 4; ++four, to += 4 * n) {
+    std::memset(to, 128, static_cast<size_t>(rest));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 namespace smartkv::kernels {
 namespace {
@@ -41,25 +42,20 @@ void tile(const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float
   }
 }
 
+// Divides the rows into tiles of nearly equal size, because a tile of one or two rows waits for its own sums.
 template <typename T, int NP>
 void tile_rows(int64_t rows, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t steps, float* c, int64_t ldc,
                bool accumulate, const T* next) {
   int64_t r = 0;
-  for (; r + Vec16::kRows <= rows; r += Vec16::kRows) {
-    tile<T, Vec16::kRows, NP>(a + r * lda, lda, b, ldb, steps, c + r * ldc, ldc, accumulate, r == 0 ? next : nullptr);
-  }
-  const auto rest = [&]<int MR>(std::integral_constant<int, MR>) {
+  const auto run = [&]<int MR>(std::integral_constant<int, MR>) {
     tile<T, MR, NP>(a + r * lda, lda, b, ldb, steps, c + r * ldc, ldc, accumulate, r == 0 ? next : nullptr);
+    r += MR;
   };
-  if constexpr (Vec16::kRows > 1) {
-    switch (rows - r) {
-      case 1: rest(std::integral_constant<int, 1>{}); break;
-      case 2: rest(std::integral_constant<int, 2>{}); break;
-      case 3: rest(std::integral_constant<int, 3>{}); break;
-      case 4: rest(std::integral_constant<int, 4>{}); break;
-      case 5: rest(std::integral_constant<int, 5>{}); break;
-      default: break;
-    }
+  for (int64_t tiles = (rows + Vec16::kRows - 1) / Vec16::kRows; tiles > 0; --tiles) {
+    const int64_t n = (rows - r + tiles - 1) / tiles;
+    [&]<int... I>(std::integer_sequence<int, I...>) {
+      ((n == I + 1 ? run(std::integral_constant<int, I + 1>{}) : void()), ...);
+    }(std::make_integer_sequence<int, Vec16::kRows>{});
   }
 }
 

@@ -89,12 +89,12 @@ struct Block {
   alignas(64) float cut_o[kMaxBlockRows * kMaxHeadDim];
   const uint8_t* cut_order = nullptr;
   int64_t cut_channels = 0;
-  // For calibrated pages: the output of their values without the means, in the channel order of `table`, [rows][wide];
-  // the sums of their probabilities, [rows][16]; and the products of queries with the mean key, [rows][2][dim / 2].
+  // For calibrated pages: the output of their values without the means, in the channel order of `table`, [rows][wide],
+  // and the sums of their probabilities, [rows][16].
   const WidthTable* table = nullptr;
   alignas(64) float coded_o[kMaxBlockRows * kMaxHeadDim];
   alignas(64) float coded_l[kMaxBlockRows * 16];
-  alignas(64) float means[kMaxBlockRows * kMaxHeadDim];
+  alignas(64) T dense[kPageTokens * kMaxHeadDim];  // a page's keys or values
   alignas(64) float scales[kMaxHeadDim], zeros[kMaxHeadDim];
   float steps[kMaxBlockRows], offsets[kMaxBlockRows];
   alignas(64) uint8_t weights[2 * kMaxBlockRows * kMaxHeadDim];
@@ -239,20 +239,24 @@ void quantized_values(Block<T>& block, const Page& page, const Page* next, int64
                block.o, block.wide, true);
 }
 
+// Stores the queries in the channel order of a page, the first n channels of them, to block.cut_q.
+template <typename T>
+void order_narrow_queries(Block<T>& block, const uint8_t* order, int64_t n) {
+  if (block.cut_channels == n && block.cut_order == order) return;
+  order_queries(block, order);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    for (int64_t c = 0; c < n; c += 16)
+      store(Vec16::load(block.ordered_q + r * block.wide + c), block.cut_q + r * n + c);
+  }
+  block.cut_channels = n;
+  block.cut_order = order;
+}
+
 template <typename T>
 void cut_scores(Block<T>& block, const Page& page, const Page*, int64_t groups) {
   constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
   const int64_t n = page.segment->k_channels;
-  if (block.cut_channels != n || block.cut_order != page.order) {
-    order_queries(block, page.order);
-    for (int64_t r = 0; r < block.rows; ++r) {
-      for (int64_t c = 0; c < n; c += 16) {
-        store(Vec16::load(block.ordered_q + r * block.wide + c), block.cut_q + r * n + c);
-      }
-    }
-    block.cut_channels = n;
-    block.cut_order = page.order;
-  }
+  order_narrow_queries(block, page.order, n);
   dense_product<T>(block.rows, groups, block.cut_q, n, reinterpret_cast<const T*>(page.k), kPageTokens * kStep,
                    n / kStep, block.s, kPageTokens, false, nullptr);
 }
@@ -279,90 +283,92 @@ inline void load_log_scales(const ChannelWidths& side, const uint8_t* bytes, int
   for (int64_t c = coded; c < n; ++c) scales[c] = 0.0f;
 }
 
-// The tokens of a page, counted from its middle.
-alignas(64) constexpr std::array<float, kPageTokens> kTokensFromMiddle = [] {
-  std::array<float, kPageTokens> tokens = {};
-  for (size_t t = 0; t < tokens.size(); ++t) tokens[t] = static_cast<float>(t) - static_cast<float>(kPageTokens / 2);
-  return tokens;
-}();
-
-// Computes the products of a row's query with the mean key of channels f and f + dim / 2, so that the offset of a token
-// at angle w is sum_f means[f] cos w_f + means[dim / 2 + f] sin w_f.
-template <typename T>
-void multiply_means(Block<T>& block, const std::vector<float>& mean) {
-  const int64_t half = block.dim / 2;
-  for (int64_t r = 0; r < block.rows; ++r) {
-    const float *q = block.query[r], *mu = mean.data();
-    float* const to = block.means + r * block.dim;
-    for (int64_t f = 0; f < half; ++f) {
-      to[f] = q[f] * mu[f] + q[f + half] * mu[f + half];
-      to[half + f] = q[f + half] * mu[f] - q[f] * mu[f + half];
-    }
-  }
+// Returns the bytes at an offset into the block of the next page, if that is calibrated, too; else null.
+inline const uint8_t* next_codes(const Page* next, int64_t offset) {
+  return next == nullptr || next->widths == nullptr ? nullptr : next->codes(offset);
 }
 
-// Adds the products of the queries with the rotated mean key at each token of the page to block.s.
-template <typename T>
-void add_rotated_means(Block<T>& block, const PageRotations& rotations, const float* middle) {
-  const int64_t half = block.dim / 2, padded = rotations.padded_half();
-  const float *cos = rotations.cos(), *sin = rotations.sin();
-  alignas(64) float along[kMaxHeadDim / 2 + 16] = {}, across[kMaxHeadDim / 2 + 16] = {};
-  for (int64_t r = 0; r < block.rows; ++r) {
-    const float* const of = block.means + r * block.dim;
-    for (int64_t f = 0; f < half; ++f) {
-      along[f] = of[f] * middle[f] + of[half + f] * middle[half + f];
-      across[f] = of[half + f] * middle[f] - of[f] * middle[half + f];
-    }
-    float* const s = block.s + r * kPageTokens;
-    Vec16 sum[4];
-    unrolled<4>([&](auto g) { sum[g] = Vec16::load(s + 16 * g); });
-    for (int64_t f = 0; f < rotations.n_fast(); ++f) {
-      if (along[f] == 0 && across[f] == 0) continue;  // no mean
-      const Vec16 a = Vec16::set1(along[f]), b = Vec16::set1(across[f]);
-      unrolled<4>([&](auto g) {
-        sum[g] = Vec16::fma(Vec16::load(cos + f * kPageTokens + 16 * g), a, sum[g]);
-        sum[g] = Vec16::fma(Vec16::load(sin + f * kPageTokens + 16 * g), b, sum[g]);
-      });
-    }
-    Vec16 power[PageRotations::kPowers];
-    unrolled<PageRotations::kPowers>([&](auto k) { power[k] = Vec16::zero(); });
-    for (int64_t f = rotations.n_fast() / 16 * 16; f < padded; f += 16) {
-      const Vec16 a = Vec16::load(along + f), b = Vec16::load(across + f);
-      unrolled<PageRotations::kPowers>(
-          [&](auto k) { power[k] = Vec16::fma(k % 2 == 0 ? a : b, Vec16::load(rotations.powers(k) + f), power[k]); });
-    }
-    Vec16 polynomial[4], t[4];
-    unrolled<4>([&](auto g) {
-      t[g] = Vec16::load(kTokensFromMiddle.data() + 16 * g);
-      polynomial[g] = Vec16::zero();
-    });
-    for (int k = PageRotations::kPowers - 1; k >= 0; --k) {
-      const Vec16 c = Vec16::set1(power[k].reduce_add());
-      unrolled<4>([&](auto g) { polynomial[g] = Vec16::fma(polynomial[g], t[g], c); });
-    }
-    unrolled<4>([&](auto g) { (sum[g] + polynomial[g]).store(s + 16 * g); });
-  }
+// Stores two rows of a dense page, as dense_product() reads them: of f32 `stride` floats apart, of bf16 in pairs.
+inline void store_rows(Vec16 a, Vec16 b, float* to, int64_t stride) {
+  a.store(to);
+  b.store(to + stride);
 }
+inline void store_rows(Vec16 a, Vec16 b, uint16_t* to, int64_t) { Vec16::store_bf16_pairs(a, b, to); }
 
+// The mean key of a KV head at the tokens of a page: offset of channel d = along[d] cos + across[d] sin, where cos and
+// sin are those of PageRotations for frequency d % half. Both are 0 for channels without a mean.
+struct RotatedMean {
+  alignas(64) float along[kMaxHeadDim], across[kMaxHeadDim];
+
+  RotatedMean(const std::vector<float>& mean, int64_t half, const float* middle) {
+    for (int64_t f = 0; f < half; ++f) {
+      const float x = mean[f], y = mean[half + f], c = middle[f], s = middle[half + f];
+      along[f] = across[half + f] = x * c - y * s;
+      along[half + f] = y * c + x * s;
+      across[f] = -along[half + f];
+    }
+  }
+};
+
+// Writes the keys of a page, in the channel order of its table, to block.dense.
 template <typename T>
-void calibrated_scores(Block<T>& block, const Page& page, const Page*, int64_t) {
-  const int64_t n = block.wide;
+void decode_dense_keys(Block<T>& block, const Page& page, const Page* next) {
+  constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
   const ChannelWidths& side = page.widths->k;
-  const uint8_t* const order = side.order.data();
-  if (!block.ordered || block.order != order) {
-    order_queries(block, order);
-    multiply_means(block, side.mean);
+  const PageRotations& rotations = *page.segment->table->rotations;
+  load_log_scales(side, page.codes(0), block.wide, block.scales);
+  if (const uint8_t* const scales = next_codes(next, 0)) {
+    for (int64_t byte = 0; byte < page.widths->at.k_codes; byte += 64) Vec16::prefetch(scales + byte);
   }
-  load_log_scales(side, page.codes(0), n, block.scales);
-  for (int64_t c = 0; c < n; ++c) block.zeros[c] = -128.0f * block.scales[c];
-  decode_keys(side, page.codes(page.widths->at.k_codes), block.bytes);
-  for (int64_t r = 0; r < block.rows; ++r) {
-    make_weights(n, block.ordered_q + r * n, block.scales, block.zeros, block.weights + 2 * r * n, &block.steps[r],
-                 &block.offsets[r]);
+  const int64_t codes = page.widths->at.k_codes, coded = 4 * side.coded_quads();
+  decode_keys(side, page.codes(codes), next_codes(next, codes), block.bytes);
+  const RotatedMean mean(side.mean, block.dim / 2, page.segment->middle.host);
+  for (int64_t c = 0; c < block.dim; c += 4) {
+    Vec16 scale[4], zero[4], along[4], across[4];
+    const float *cos[4], *sin[4];
+    bool any = false;
+    unrolled<4>([&](auto i) {
+      const auto d = static_cast<int64_t>(side.order[static_cast<size_t>(c + i)]);
+      const int64_t frequency = d < rotations.half() ? d : d - rotations.half();
+      scale[i] = Vec16::set1(block.scales[c + i]);
+      zero[i] = scale[i] * Vec16::set1(-128.0f);
+      along[i] = Vec16::set1(mean.along[d]);
+      across[i] = Vec16::set1(mean.across[d]);
+      cos[i] = rotations.cos() + frequency * kPageTokens;
+      sin[i] = rotations.sin() + frequency * kPageTokens;
+      any = any || mean.along[d] != 0 || mean.across[d] != 0;
+    });
+    const auto decode_quad = [&](auto is_coded, auto has_mean) {
+      for (int64_t t = 0; t < kPageTokens; t += 16) {
+        Vec16 x[4];
+        if constexpr (is_coded) spread_bytes(block.bytes + c * kPageTokens + 4 * t, x);
+        unrolled<4>([&](auto i) {
+          x[i] = is_coded ? Vec16::fma(x[i], scale[i], zero[i]) : Vec16::zero();
+          if constexpr (has_mean) {
+            x[i] = Vec16::fma(Vec16::load(cos[i] + t), along[i], x[i]);
+            x[i] = Vec16::fma(Vec16::load(sin[i] + t), across[i], x[i]);
+          }
+        });
+        T* const to = block.dense + c * kPageTokens + kStep * t;
+        store_rows(x[0], x[1], to, kPageTokens);
+        store_rows(x[2], x[3], to + 2 * kPageTokens, kPageTokens);
+      }
+    };
+    if (c < coded) {
+      any ? decode_quad(std::true_type(), std::true_type()) : decode_quad(std::true_type(), std::false_type());
+    } else {
+      any ? decode_quad(std::false_type(), std::true_type()) : decode_quad(std::false_type(), std::false_type());
+    }
   }
-  code_product({block.rows, n, block.weights, block.steps, block.offsets}, {block.bytes, side.coded_quads(), n},
-               kPageTokens, block.s, kPageTokens, false);
-  add_rotated_means(block, *page.segment->table->rotations, page.segment->middle.host);
+}
+
+template <typename T>
+void calibrated_scores(Block<T>& block, const Page& page, const Page* next, int64_t groups) {
+  constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
+  order_narrow_queries(block, page.widths->k.order.data(), block.dim);
+  decode_dense_keys(block, page, next);
+  dense_product<T>(block.rows, groups, block.cut_q, block.dim, block.dense, kPageTokens * kStep, block.dim / kStep,
+                   block.s, kPageTokens, false, nullptr);
 }
 
 // Adds the output of calibrated pages to that of the others.
@@ -378,37 +384,46 @@ void add_coded_output(Block<T>& block, const ChannelWidths& side) {
   block.table = nullptr;
 }
 
+// Writes the values of a page without their means, in the channel order of its table, to block.dense: `width` channels.
 template <typename T>
-void calibrated_values(Block<T>& block, const Page& page, const Page*, int64_t) {
-  const int64_t n = block.wide;
+void decode_dense_values(Block<T>& block, const Page& page, const Page* next, int64_t width) {
+  constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
   const ChannelWidths& side = page.widths->v;
+  const int64_t n = block.wide, codes = page.widths->at.v_codes;
+  load_log_scales(side, page.codes(page.widths->at.v_scales), n, block.scales);
+  decode_values(side, page.codes(codes), next_codes(next, codes), n, block.bytes);
+  for (int64_t c = 0; c < width; c += 16) {
+    const Vec16 scale = Vec16::load(block.scales + c), zero = scale * Vec16::set1(-128.0f);
+    for (int64_t t = 0; t < kPageTokens; t += 4) {
+      Vec16 x[4];
+      spread_bytes(block.bytes + t * n + 4 * c, x);
+      unrolled<4>([&](auto i) { x[i] = Vec16::fma(x[i], scale, zero); });
+      T* const to = block.dense + t * width + kStep * c;
+      store_rows(x[0], x[1], to, width);
+      store_rows(x[2], x[3], to + 2 * width, width);
+    }
+  }
+}
+
+template <typename T>
+void calibrated_values(Block<T>& block, const Page& page, const Page* next, int64_t groups) {
+  constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
+  const int64_t n = block.wide, width = (4 * page.widths->v.coded_quads() + 15) / 16 * 16;
   if (block.table == nullptr) {
     block.table = page.segment->table;
     std::memset(block.coded_o, 0, static_cast<size_t>(block.rows * n) * sizeof(float));
     std::memset(block.coded_l, 0, static_cast<size_t>(block.rows * 16) * sizeof(float));
   }
-  decode_values(side, page.codes(page.widths->at.v_codes), n, block.bytes);
-  for (int64_t t = 0; t < kPageTokens; ++t) {
-    block.scales[t] = 1.0f;
-    block.zeros[t] = -128.0f;
-  }
+  decode_dense_values(block, page, next, width);
   for (int64_t r = 0; r < block.rows; ++r) {
-    const float* const p = block.s + r * kPageTokens;
-    make_weights(kPageTokens, p, block.scales, block.zeros, block.weights + 2 * r * kPageTokens, &block.steps[r],
-                 &block.offsets[r]);
     Vec16 sum = Vec16::load(block.coded_l + 16 * r);
-    unrolled<4>([&](auto g) { sum = sum + Vec16::load(p + 16 * g); });
+    for (int64_t t = 0; t < 16 * groups; t += 16) sum = sum + Vec16::load(block.s + r * kPageTokens + t);
     sum.store(block.coded_l + 16 * r);
   }
-  code_product({block.rows, kPageTokens, block.weights, block.steps, block.offsets},
-               {block.bytes, kPageTokens / 4, kPageTokens}, n, block.cut_o, n, false);
-  load_log_scales(side, page.codes(page.widths->at.v_scales), n, block.scales);
-  for (int64_t r = 0; r < block.rows; ++r) {
-    for (int64_t c = 0; c < n; c += 16) {
-      float* const to = block.coded_o + r * n + c;
-      Vec16::fma(Vec16::load(block.cut_o + r * n + c), Vec16::load(block.scales + c), Vec16::load(to)).store(to);
-    }
-  }
+  int64_t slots = 0;
+  const T* const p = probabilities(block, groups, &slots);
+  dense_product<T>(block.rows, width / 16, p, kPageTokens, block.dense, width * kStep, slots / kStep, block.coded_o, n,
+                   true, nullptr);
 }
 
 // The kernels of a format. There is one row per KvSegment::Format.

@@ -51,6 +51,14 @@ struct Vec16 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), half_to_bf16(a));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), half_to_bf16(b));
   }
+  static void store_bf16_pairs(Vec16 x, Vec16 y, uint16_t* p) {
+    const auto store = [](__m128i first, __m128i second, uint16_t* to) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_unpacklo_epi16(first, second));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 8), _mm_unpackhi_epi16(first, second));
+    };
+    store(half_to_bf16(x.a), half_to_bf16(y.a), p);
+    store(half_to_bf16(x.b), half_to_bf16(y.b), p + 16);
+  }
   static __m128i half_to_words(__m256 x) {
     const __m256i rounded = _mm256_cvtps_epi32(x);
     return _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));

@@ -35,13 +35,28 @@ struct Vec16 {
 #ifdef __AVX512BF16__
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
 #else
-    const __m512i bits = _mm512_castps_si512(v);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded =
-        _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(rounded));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded_bf16(), 16)));
 #endif
   }
+  static void store_bf16_pairs(Vec16 a, Vec16 b, uint16_t* p) {
+#ifdef __AVX512BF16__
+    alignas(64) static constexpr int16_t kBeside[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.v, a.v));
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi16(_mm512_load_si512(kBeside), both));
+#else
+    const __m512i upper = _mm512_and_si512(b.rounded_bf16(), _mm512_set1_epi32(-65536));
+    _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32(a.rounded_bf16(), 16), upper));
+#endif
+  }
+#ifndef __AVX512BF16__
+  // Returns bits whose upper halves are the lanes in bf16.
+  __m512i rounded_bf16() const {
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  }
+#endif
   void store_codes(uint8_t* p) const {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
   }

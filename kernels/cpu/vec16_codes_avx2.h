@@ -55,9 +55,8 @@ void decode_block(const uint8_t* in, uint8_t* out) {
   }
 }
 
-// Decodes a block of a calibrated page to the levels of its codes + 128.
-template <int Bits>
-void decode_levels(const uint8_t* in, uint8_t* out) {
+template <int Bits, int Piece>
+void decode_levels(const uint8_t* in, uint8_t* out, int64_t stride) {
   constexpr int kPairs = Bits >= 4 ? 128 : 0, kOnes = kPairs + ((Bits & 2) != 0 ? 64 : 0);
   const auto shifted = [](__m256i x, int by, int mask) {
     return _mm256_and_si256(_mm256_srl_epi16(x, _mm_cvtsi32_si128(by)), _mm256_set1_epi8(static_cast<char>(mask)));
@@ -84,7 +83,22 @@ void decode_levels(const uint8_t* in, uint8_t* out) {
     } else if constexpr (Bits < 8) {
       bytes = _mm256_or_si256(_mm256_slli_epi16(codes, 8 - Bits), _mm256_set1_epi8(1 << (7 - Bits)));
     }
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 32 * i), bytes);
+    if constexpr (Piece == 64) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i / 2 * stride + i % 2 * 32), bytes);
+    } else {
+      uint8_t* const to = out + 2 * i * stride;
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(bytes));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + stride), _mm256_extracti128_si256(bytes, 1));
+    }
+  }
+}
+
+inline void spread_bytes(const uint8_t* p, Vec16 out[4]) {
+  const __m256i low = load_bytes(p), high = load_bytes(p + 32), byte = _mm256_set1_epi32(255);
+  for (int i = 0; i < 4; ++i) {
+    const __m128i by = _mm_cvtsi32_si128(8 * i);
+    out[i] = {_mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srl_epi32(low, by), byte)),
+              _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srl_epi32(high, by), byte))};
   }
 }
 

@@ -85,15 +85,23 @@ __m512i calibrated_codes(const uint8_t* in) {
   return codes;
 }
 
-template <int Bits>
-void decode_levels(const uint8_t* in, uint8_t* out) {
+template <int Bits, int Piece>
+void decode_levels(const uint8_t* in, uint8_t* out, int64_t stride) {
   const auto store = [&](int g, __m512i codes) {
     __m512i bytes = codes;
     if constexpr (Bits <= 4) bytes = _mm512_shuffle_epi8(level_bytes<Bits>(), codes);
     if constexpr (Bits == 5 || Bits == 6) {
       bytes = _mm512_or_si512(_mm512_slli_epi16(codes, 8 - Bits), _mm512_set1_epi8(1 << (7 - Bits)));
     }
-    _mm512_storeu_si512(out + 64 * g, bytes);
+    if constexpr (Piece == 64) {
+      _mm512_storeu_si512(out + g * stride, bytes);
+    } else {
+      uint8_t* const to = out + 4 * g * stride;
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_castsi512_si128(bytes));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + stride), _mm512_extracti32x4_epi32(bytes, 1));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 2 * stride), _mm512_extracti32x4_epi32(bytes, 2));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 3 * stride), _mm512_extracti32x4_epi32(bytes, 3));
+    }
   };
   if constexpr (Bits == 8) {
     for (int g = 0; g < 4; ++g) store(g, load_bytes(in + 64 * g));
@@ -103,6 +111,14 @@ void decode_levels(const uint8_t* in, uint8_t* out) {
     store(2, calibrated_codes<Bits, 2>(in));
     store(3, calibrated_codes<Bits, 3>(in));
   }
+}
+
+inline void spread_bytes(const uint8_t* p, Vec16 out[4]) {
+  const __m512i bytes = load_bytes(p), byte = _mm512_set1_epi32(255);
+  out[0] = {_mm512_cvtepi32_ps(_mm512_and_si512(bytes, byte))};
+  out[1] = {_mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(bytes, 8), byte))};
+  out[2] = {_mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(bytes, 16), byte))};
+  out[3] = {_mm512_cvtepi32_ps(_mm512_srli_epi32(bytes, 24))};
 }
 
 struct Codes {

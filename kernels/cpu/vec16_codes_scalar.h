@@ -37,9 +37,10 @@ void decode_block(const uint8_t* in, uint8_t* out) {
   }
 }
 
-// Decodes a block of a calibrated page (calibrated_page.h) to the levels of its 256 codes + 128.
-template <int Bits>
-void decode_levels(const uint8_t* in, uint8_t* out) {
+// Decodes a block of a calibrated page (calibrated_page.h) to the levels of its 256 codes + 128. Each Piece bytes of
+// the result, 16 or 64, begin `stride` bytes behind the one before.
+template <int Bits, int Piece>
+void decode_levels(const uint8_t* in, uint8_t* out, int64_t stride) {
   for (int c = 0; c < 256; ++c) {
     int code = 0, shift = 0;
     const uint8_t* plane = in;
@@ -58,8 +59,13 @@ void decode_levels(const uint8_t* in, uint8_t* out) {
       }
       if constexpr ((Bits & 1) != 0) code |= (plane[c / 8] >> (c % 8) & 1) << shift;
     }
-    out[c] = static_cast<uint8_t>(code_level(Bits, code) + 128);
+    out[c / Piece * stride + c % Piece] = static_cast<uint8_t>(code_level(Bits, code) + 128);
   }
+}
+
+// Turns 64 bytes into floats: out[i] gets bytes i, i + 4, i + 8 and so on.
+inline void spread_bytes(const uint8_t* p, Vec16 out[4]) {
+  for (int c = 0; c < 64; ++c) out[c % 4].lane[c / 4] = p[c];
 }
 
 // Bytes of 16 rows x 4 columns.

@@ -39,6 +39,16 @@ struct Vec16 {
       p[i] = static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
     }
   }
+  // Stores a[0], b[0], a[1], b[1] and so on.
+  static void store_bf16_pairs(Vec16 a, Vec16 b, uint16_t* p) {
+    uint16_t first[16], second[16];
+    a.store_bf16(first);
+    b.store_bf16(second);
+    for (int i = 0; i < 16; ++i) {
+      p[2 * i] = first[i];
+      p[2 * i + 1] = second[i];
+    }
+  }
   void store_codes(uint8_t* p) const {  // Values in [0, 255], rounded to the nearest even integer.
     for (int i = 0; i < 16; ++i) p[i] = static_cast<uint8_t>(std::nearbyintf(lane[i]));
   }

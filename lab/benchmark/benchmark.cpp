@@ -7,6 +7,7 @@
 #include <random>
 
 #include "cache/policy.h"
+#include "engine/calibration/calibration.h"
 #include "engine/model/llama.h"
 #include "engine/model/policy_context.h"
 #include "engine/parallel/tensor_parallel.h"
@@ -157,8 +158,10 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
   report.weight_bytes = model->weight_bytes();
 
   const CacheShape shape = ranked_cache_shape(model->config(), served);
-  const auto policy = model->make_policy(policy_context(*model, shape, &pool, {model_identity(*weights), served.gates}),
-                                         options.kv_cache);
+  std::function<std::shared_ptr<const Sensitivity>()> sensitivity;
+  if (served.tensor_parallel == 1) sensitivity = calibrated_on_demand(*model, *weights, served.path, shape, pool);
+  const auto policy = model->make_policy(
+      policy_context(*model, shape, &pool, {model_identity(*weights), served.gates}, sensitivity), options.kv_cache);
   Bench bench(options, *model, *policy);
   const auto add = [&](BenchmarkRow row) {
     if (options.limits) {

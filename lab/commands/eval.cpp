@@ -124,10 +124,8 @@ int eval(const EvalArguments& arguments) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model.path);
   const std::unique_ptr<Model> model = load_llama(*weights, arguments.model, threads);
   const CacheShape shape = llama_cache_shape(model->config(), arguments.model);
-  Calibration calibration(
-      [&] { return calibrate(*model, *weights, *tokenizer, shape, threads, calibration_file(*weights)); });
-  const PolicyContext context =
-      policy_context(*model, shape, &threads, gates, [&calibration] { return calibration.get(); });
+  const PolicyContext context = policy_context(
+      *model, shape, &threads, gates, calibrated_on_demand(*model, *weights, arguments.model.path, shape, threads));
   const EvaluationModel evaluated{*model, threads, shape,
                                   [&](const nlohmann::json& spec) { return make_policy(context, spec); }, &context};
 

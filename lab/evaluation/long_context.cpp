@@ -7,13 +7,14 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/calibration/calibration.h"
 #include "engine/model/llama.h"
 #include "engine/model/policy_context.h"
+#include "engine/sampling/logit_metrics.h"
 #include "engine/system_resources.h"
 #include "engine/text/tokenizer.h"
 #include "engine/weights/model_fingerprint.h"
 #include "kernels/indexed_rows.h"
-#include "engine/sampling/logit_metrics.h"
 #include "lab/evaluation/markup.h"
 
 namespace smartkv {
@@ -203,7 +204,8 @@ LongContextReport measure_long_context(const LongContextOptions& options, const 
   const std::unique_ptr<Model> model = load_llama(*weights, served, threads);
   report.model = model->config().name;
   const CacheShape shape = llama_cache_shape(model->config(), served);
-  const PolicyContext context = policy_context(*model, shape, &threads, {model_identity(*weights), served.gates});
+  const PolicyContext context = policy_context(*model, shape, &threads, {model_identity(*weights), served.gates},
+                                               calibrated_on_demand(*model, *weights, served.path, shape, threads));
   const EvaluationModel evaluated{*model, threads, shape,
                                   [&](const nlohmann::json& spec) { return make_policy(context, spec); }};
   // Report a bad policy before measuring.
