@@ -25,10 +25,18 @@ struct ChannelWorth;  // cache/policies/channel_packed/cut_options.h
 struct Sensitivity;   // cache/policies/calibrated/sensitivity.h
 
 // Thread-safe. A policy's caches own what they need of it and may outlive it.
+// Thrown if a policy needs something that can be made for a model, such as a gate or a calibration, and is not there.
+class ModelLacks : public CacheError {
+  using CacheError::CacheError;
+};
+
 class KvCachePolicy {
  public:
   virtual ~KvCachePolicy() = default;
   virtual std::string_view name() const = 0;
+  // What stands in for something that the model lacks, and why; empty if nothing does.
+  const std::string& stand_in() const { return stand_in_; }
+  void set_stand_in(std::string stand_in) { stand_in_ = std::move(stand_in); }
   // Returns an upper bound of the bytes that a sequence without shared pages holds at any moment while it grows to
   // n_tokens, prompt included. With prompt_tokens 0 the bound applies only after the prompt is computed. The engine
   // rejects a request whose bound exceeds EngineOptions::kv_cache_bytes.
@@ -44,6 +52,9 @@ class KvCachePolicy {
   virtual bool exchanges() const { return false; }
   // Restores a sequence from the output of SequenceCache::save(). Throws CacheError if the data cannot be used.
   virtual std::unique_ptr<SequenceCache> load(StateReader* in) const;
+
+ private:
+  std::string stand_in_;
 };
 
 // Describes layers with sliding-window attention, which see only the last tokens of a sequence.

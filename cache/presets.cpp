@@ -6,22 +6,27 @@ const std::vector<PolicyPreset>& policy_presets() {
   static const std::vector<PolicyPreset> presets = {
       {"quality",
        "every token, in 8.5 bits per value: about half of the memory; accuracy: docs/results/evaluation.md",
+       {{"policy", "calibrated"}, {"bits", 8.5}},
        {{"policy", "mixed_precision"}, {"bits", 8.5}}},
       {"balanced",
        "every token, in 4.5 bits per value: less than a third of the memory; accuracy: docs/results/evaluation.md",
+       {{"policy", "calibrated"}, {"bits", 4.5}},
        {{"policy", "mixed_precision"}, {"bits", 4.5}}},
       {"compact",
        "every token, in 3.5 bits per value: less than a quarter of the memory; accuracy: docs/results/evaluation.md",
+       {{"policy", "calibrated"}, {"bits", 3.5}},
        {{"policy", "mixed_precision"}, {"bits", 3.5}}},
       {"endless",
-       "bounded memory of 2,048 tokens: a window, tokens selected by a learned gate, and summaries of the rest",
+       "bounded memory of 2,048 tokens: a window, tokens selected by a gate or by attention, and summaries of "
+       "the rest",
        {{"policy", "block_summary"}, {"tokens", 2048}, {"salient", 4}}},
       {"bounded",
-       "bounded memory: 2,048 tokens per KV head on average, selected by a learned gate; accuracy: "
+       "bounded memory: 2,048 tokens per KV head on average, selected by a gate or by attention; accuracy: "
        "docs/results/evaluation.md",
        {{"policy", "gated_eviction"}, {"tokens", 2048}}},
       {"tiny",
-       "bounded memory: 1,152 tokens per KV head on average, selected by a learned gate, most of them in 4 bits; "
+       "bounded memory: 1,152 tokens per KV head on average, selected by a gate or by attention, most of them "
+       "in 4 bits; "
        "accuracy: docs/results/evaluation.md",
        {{"policy", "gated_eviction"}, {"tokens", 1152}, {"kept", "k4v4"}}},
   };

@@ -10,8 +10,9 @@ namespace smartkv {
 
 struct PolicyPreset {
   std::string_view name;
-  std::string_view summary;  // one line for --help
-  nlohmann::json spec;       // {"policy": ..., parameters...}
+  std::string_view summary;           // one line for --help
+  nlohmann::json spec;                // {"policy": ..., parameters...}
+  nlohmann::json stand_in = nullptr;  // for a model that was not calibrated; null if `spec` needs no calibration
 };
 
 const std::vector<PolicyPreset>& policy_presets();

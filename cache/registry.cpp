@@ -162,12 +162,18 @@ std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const n
   }
   for (const PolicyPreset& preset : policy_presets()) {
     if (preset.name != name) continue;
-    nlohmann::json merged = preset.spec;  // Parameters given beside the preset's name override it.
-    name = merged.at("policy").get<std::string>();
-    merged.erase("policy");
-    merged.update(parameters);
-    parameters = std::move(merged);
-    break;
+    const auto with_parameters = [&](nlohmann::json own) {  // those given beside the preset's name override it
+      own.update(parameters);
+      return own;
+    };
+    try {
+      return make_policy(context, with_parameters(preset.spec));
+    } catch (const ModelLacks& problem) {
+      if (preset.stand_in.is_null()) throw;
+      auto policy = make_policy(context, with_parameters(preset.stand_in));
+      policy->set_stand_in(std::string(policy->name()) + ", because the model was not calibrated");
+      return policy;
+    }
   }
   const bool shadows = !parameters.contains("shadow") || parameters["shadow"] != 0;
   constexpr std::string_view kHelp = "share of positions at which attention is compared with that over the full cache";
@@ -178,7 +184,11 @@ std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const n
     if (row.name == name) {
       check_window(context.window, row, shadow);
       std::unique_ptr<KvCachePolicy> policy = row.create(context, parameters);
-      if (shadow > 0) policy = make_shadow_policy(context, std::move(policy), shadow);
+      if (shadow > 0) {
+        const std::string stand_in = policy->stand_in();
+        policy = make_shadow_policy(context, std::move(policy), shadow);
+        policy->set_stand_in(stand_in);
+      }
       return policy;
     }
     known += (known.empty() ? "\"" : ", \"") + std::string(row.name) + "\"";

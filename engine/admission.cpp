@@ -1,8 +1,10 @@
 #include "engine/admission.h"
 
+#include <functional>
 #include <random>
 
 #include "cache/presets.h"
+#include "engine/log.h"
 #include "engine/sampling/ebnf.h"
 #include "engine/text/end_tokens.h"
 
@@ -28,7 +30,9 @@ std::shared_ptr<const T> kept(std::map<std::string, std::shared_ptr<const T>>* o
 }
 
 // Lists the policies, presets and speculation methods that requests may name on this server.
-void list_choices(const EngineOptions& options, bool has_draft_model, nlohmann::ordered_json* out) {
+// stand_in(name) returns what stands in for something that a preset needs.
+void list_choices(const EngineOptions& options, bool has_draft_model,
+                  const std::function<std::string(const std::string&)>& stand_in, nlohmann::ordered_json* out) {
   using Json = nlohmann::ordered_json;
   Json policies = Json::array(), presets = Json::array(), methods = Json::array({name(DraftMethod::kOff)});
   for (const PolicyRow& row : policy_registry()) {
@@ -36,7 +40,8 @@ void list_choices(const EngineOptions& options, bool has_draft_model, nlohmann::
   }
   for (const PolicyPreset& preset : policy_presets()) {
     if (!allows(options.allowed_policies, preset.name)) continue;
-    presets.push_back({{"name", preset.name}, {"summary", preset.summary}});
+    Json& listed = presets.emplace_back(Json{{"name", preset.name}, {"summary", preset.summary}});
+    if (const std::string used = stand_in(std::string(preset.name)); !used.empty()) listed["stand_in"] = used;
   }
   for (const auto method : {DraftMethod::kNgram, DraftMethod::kSelf, DraftMethod::kDraftModel, DraftMethod::kAuto}) {
     if (method == DraftMethod::kDraftModel && !has_draft_model) continue;
@@ -220,6 +225,26 @@ std::vector<MemoryPlan> Admission::plan(const GenerationRequest& request) const 
   return plans;
 }
 
+std::string Admission::stand_in(const std::string& preset) const {
+  try {
+    return policy_for(preset, nullptr)->stand_in();
+  } catch (const RequestError&) {
+    return "";  // requests get the reason
+  }
+}
+
+void Admission::log_stand_ins() const {
+  std::map<std::string, std::string> presets;  // by what stands in
+  for (const PolicyPreset& preset : policy_presets()) {
+    if (!allows(parts_.options.allowed_policies, preset.name)) continue;
+    std::string& names = presets[stand_in(std::string(preset.name))];
+    names += (names.empty() ? "" : ", ") + std::string(preset.name);
+  }
+  for (const auto& [used, names] : presets) {
+    if (!used.empty()) log_info("presets " + names + " use " + used);
+  }
+}
+
 nlohmann::ordered_json Admission::describe() const {
   nlohmann::ordered_json result = parts_.description;
   result["context_length"] = limits_.context_length;
@@ -236,7 +261,9 @@ nlohmann::ordered_json Admission::describe() const {
   result["max_sequences"] = parts_.options.max_sequences;
   result["max_queue"] = parts_.options.max_queue;
   result["prefill_chunk"] = parts_.options.prefill_chunk;
-  list_choices(parts_.options, parts_.draft_model != nullptr, &result);
+  list_choices(
+      parts_.options, parts_.draft_model != nullptr, [&](const std::string& preset) { return stand_in(preset); },
+      &result);
   return result;
 }
 

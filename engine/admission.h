@@ -37,11 +37,14 @@ class Admission {
   // Checks a request as admit() does. Throws RequestError.
   void check(const GenerationRequest& request) const { objects_of(request); }
   std::vector<MemoryPlan> plan(const GenerationRequest& request) const;  // Engine::plan()
-  nlohmann::ordered_json describe() const;                               // Engine::describe()
+  // Logs which presets use something in place of what this model lacks.
+  void log_stand_ins() const;
+  nlohmann::ordered_json describe() const;  // Engine::describe()
   // Ends every compilation of a grammar. From now on requests with a grammar are refused.
   void stop() { grammars_.stop(); }
 
  private:
+  std::string stand_in(const std::string& preset) const;  // KvCachePolicy::stand_in()
   // Each of these may throw RequestError.
   RequestObjects objects_of(const GenerationRequest& request) const;  // checks all fields
   // Returns the policy of a kv_cache field. Checks that it can be combined with the speculation, which may be null.

@@ -128,6 +128,7 @@ struct RequestTimings {
 // of a draft is not included.
 struct KvCacheUsage {
   std::string policy;
+  std::string stand_in;      // KvCachePolicy::stand_in()
   int64_t tokens = 0;        // appended to the cache
   int64_t tokens_kept = 0;   // still represented in it, averaged over layers
   int64_t bytes = 0;         // every byte that the cache holds

@@ -3,6 +3,7 @@
 #include "engine/engine_impl.h"
 
 #include "cache/policies/calibrated/calibrated.h"
+#include "cache/presets.h"
 #include "engine/log.h"
 #include "engine/model/policy_context.h"
 #include "engine/request_checks.h"
@@ -85,6 +86,14 @@ PolicyContext offload_context(const EngineParts& parts, PolicyContext context) {
   return context;
 }
 
+// Whether requests may choose something that uses a calibration.
+bool wants_calibration(const std::vector<std::string>& allowed) {
+  const auto uses_it = [](const PolicyPreset& preset) { return !preset.stand_in.is_null(); };
+  return allows(allowed, kCalibratedPolicy) || std::ranges::any_of(policy_presets(), [&](const PolicyPreset& preset) {
+           return uses_it(preset) && allows(allowed, preset.name);
+         });
+}
+
 }  // namespace
 
 EngineImpl::EngineImpl(EngineParts parts)
@@ -104,11 +113,10 @@ EngineImpl::EngineImpl(EngineParts parts)
       scheduler_(scheduler_options(parts_.options, parts_.model->config())),
       sampling_(parts_.threads == nullptr ? 1 : static_cast<size_t>(parts_.threads->size())) {
   if (parts_.calibration != nullptr) {
-    if (parts_.options.calibrates && allows(parts_.options.allowed_policies, kCalibratedPolicy)) {
-      parts_.calibration->get();
-    }
+    if (parts_.options.calibrates && wants_calibration(parts_.options.allowed_policies)) parts_.calibration->get();
     parts_.calibration->close();
   }
+  admission_.log_stand_ins();
   thread_ = std::thread([this] { run(); });
 }
 

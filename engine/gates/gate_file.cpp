@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "cache/sequence_cache.h"
+#include "cache/policy.h"
 #include "engine/gates/shipped_gates.h"
 #include "engine/weights/safetensors.h"
 #include "engine/weights/weights.h"
@@ -116,7 +116,7 @@ std::shared_ptr<const Gate> load_shipped_gate(const ModelConfig& model, const st
     if (!mismatch(file.metadata(), model, identity)) return build(file, model);
     names += (names.empty() ? "" : ", ") + model_name(file.metadata());
   }
-  throw CacheError("no built-in gates for the model \"" + model.name + "\" with " + std::to_string(model.n_layers) +
+  throw ModelLacks("no built-in gates for the model \"" + model.name + "\" with " + std::to_string(model.n_layers) +
                    " layers, " + std::to_string(model.n_kv_heads) + " KV heads and head_dim " +
                    std::to_string(model.head_dim) + " (built-in gates: " + (names.empty() ? "none" : names) + ")" +
                    kHowToTrain);

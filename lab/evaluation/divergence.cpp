@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/sampling/row_scan.h"
 #include "engine/sampling/logit_metrics.h"
+#include "engine/sampling/row_scan.h"
 
 namespace smartkv {
 namespace {

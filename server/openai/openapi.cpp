@@ -30,7 +30,7 @@ constexpr const char* kSchemas = R"({
     "kv_cache": {"type": "object", "required": ["policy", "tokens", "tokens_kept", "bytes", "shared_bytes", "full_bytes", "tiers"], "properties": {
       "policy": {"type": "string"}, "tokens": {"type": "integer"}, "tokens_kept": {"type": "integer"}, "bytes": {"type": "integer"},
       "shared_bytes": {"type": "integer"}, "full_bytes": {"type": "integer"}, "tiers": {"$ref": "#/components/schemas/Tiers"},
-      "details": {"type": "object"}}}}},
+      "details": {"type": "object"}, "stand_in": {"type": "string"}}}}},
   "Timings": {"type": "object", "properties": {
     "queued_ms": {"type": "number"}, "prefill_ms": {"type": "number"}, "decode_ms": {"type": "number"}, "total_ms": {"type": "number"},
     "model_ms": {"type": "number"}, "sample_ms": {"type": "number"}, "preempted_ms": {"type": "number"},

@@ -42,6 +42,7 @@ Json usage_json(const RequestUsage& usage) {
                  {"tiers", tiers_json(cache.tiers.tokens, kTierTokens)}}},
                {"seed", usage.seed}};
   if (!cache.details.empty()) json["kv_cache"]["details"] = cache.details;
+  if (!cache.stand_in.empty()) json["kv_cache"]["stand_in"] = cache.stand_in;
   if (speculation.method != "off") {
     json["speculative"] = {{"method", speculation.method},
                            {"drafted", speculation.drafted},

@@ -70,9 +70,17 @@ std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& co
   read.done();
   if (tokens > 0) check_summary_capacity(options, "tokens", beside, tokens);
   std::shared_ptr<const PageScorer> scorer;
-  if (options.salient > 0 && options.salience == Salience::kGate) scorer = make_gate_scorer(context, options.gate);
-  return std::make_unique<StagedPolicy>("block_summary", context, Boundaries{whole_pages(window), stride},
-                                        std::make_unique<SummaryStoreFactory>(options, scorer));
+  std::string stand_in;
+  if (options.salient > 0 && options.salience == Salience::kGate) {
+    BestScorer best = make_best_scorer(context, options.gate);
+    stand_in = std::move(best.stand_in);
+    if (const auto* const of_pages = std::get_if<std::shared_ptr<const PageScorer>>(&best.scorer)) scorer = *of_pages;
+    if (scorer == nullptr) options.salience = Salience::kAttention;
+  }
+  auto policy = std::make_unique<StagedPolicy>("block_summary", context, Boundaries{whole_pages(window), stride},
+                                               std::make_unique<SummaryStoreFactory>(options, scorer));
+  policy->set_stand_in(std::move(stand_in));
+  return policy;
 }
 
 }  // namespace smartkv

@@ -89,7 +89,7 @@ std::unique_ptr<KvCachePolicy> make_calibrated_policy(const PolicyContext& conte
   read.done();
   const auto sensitivity = context.load_sensitivity == nullptr ? nullptr : context.load_sensitivity();
   if (sensitivity == nullptr) {
-    throw CacheError(
+    throw ModelLacks(
         "kv_cache: calibrated: expected a model that was calibrated (smartkv calibrate), found one that was not");
   }
   const double of_pages = page_bits(context.shape, bits, horizon, window);

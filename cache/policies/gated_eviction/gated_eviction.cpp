@@ -9,10 +9,11 @@
 namespace smartkv {
 namespace {
 
-TokenScorer make_scorer(const PolicyContext& context, const std::string& name, const std::string& gate) {
-  if (name == "attention") return make_decayed_attention_scorer();
-  if (name == "key_norm") return make_key_norm_scorer();
-  return make_gate_scorer(context, gate);
+BestScorer make_scorer(const PolicyContext& context, const std::string& name, const std::string& gate) {
+  if (name == "attention") return {make_decayed_attention_scorer(), ""};
+  if (name == "key_norm") return {make_key_norm_scorer(), ""};
+  if (name == "learned") return {make_gate_scorer(context, gate), ""};
+  return make_best_scorer(context, gate);
 }
 
 }  // namespace
@@ -22,12 +23,14 @@ std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& c
   Parameters read("gated_eviction", parameters);
   EvictionOptions options = read_eviction_options(&read, context.shape);
   std::unique_ptr<StoreFactory> lost = read_lost_store(&read, &options);
-  const std::string scorer = read.choice("scorer", "learned", {"learned", "attention", "key_norm"},
-                                         "by a gate, by what the last queries attend to, or small keys first");
-  if (scorer != "learned") read.refuse({"gate"}, "\"scorer\": \"learned\"");
+  const std::string scorer =
+      read.choice("scorer", "best", {"best", "learned", "attention", "key_norm"},
+                  "by a gate, by what the last queries attend to, or small keys first; best: by the model's gate or, "
+                  "without one, by attention");
+  if (scorer != "best" && scorer != "learned") read.refuse({"gate"}, "\"scorer\": \"learned\"");
   const std::string gate = read.text("gate", "", "name of gates that the server has loaded; absent: the model's own");
-  const bool learned = scorer == "learned" && lost == nullptr;
-  const bool shared = read.choice("sizes", learned ? "shared" : "equal", {"equal", "shared"},
+  const bool pooled = scorer != "attention" && scorer != "key_norm" && lost == nullptr;
+  const bool shared = read.choice("sizes", pooled ? "shared" : "equal", {"equal", "shared"},
                                   "as many tokens in each layer and KV head, or one budget for all") == "shared";
   const double margin = read.number("importance_margin", SharedBudgetOptions().margin, 0, 1,
                                     "with \"shared\", how much less ranks of importance count");
@@ -36,10 +39,13 @@ std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& c
   }
   read.done();
   if (shared && lost != nullptr) throw CacheError("kv_cache.sizes: \"shared\" needs \"lost\": \"nothing\"");
+  BestScorer chosen = make_scorer(context, scorer, gate);
   std::vector<std::unique_ptr<StoreFactory>> stores;
-  stores.push_back(make_slot_store(shared, {options, margin}, make_scorer(context, scorer, gate)));
+  stores.push_back(make_slot_store(shared, {options, margin}, std::move(chosen.scorer)));
   if (lost != nullptr) stores.push_back(std::move(lost));
-  return std::make_unique<StagedPolicy>("gated_eviction", context, options.boundaries(), std::move(stores));
+  auto policy = std::make_unique<StagedPolicy>("gated_eviction", context, options.boundaries(), std::move(stores));
+  policy->set_stand_in(std::move(chosen.stand_in));
+  return policy;
 }
 
 }  // namespace smartkv

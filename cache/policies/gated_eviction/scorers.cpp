@@ -57,8 +57,17 @@ class GateScorer final : public PageScorer {
 }  // namespace
 
 std::shared_ptr<const PageScorer> make_gate_scorer(const PolicyContext& context, const std::string& gate) {
-  if (!context.load_gate) throw CacheError("kv_cache.scorer: \"learned\" needs a model that can load gates");
+  if (!context.load_gate) throw ModelLacks("kv_cache.scorer: \"learned\" needs a model that can load gates");
   return std::make_shared<GateScorer>(context, *context.load_gate(gate));
+}
+
+BestScorer make_best_scorer(const PolicyContext& context, const std::string& gate) {
+  try {
+    return {make_gate_scorer(context, gate), ""};
+  } catch (const ModelLacks&) {
+    if (!gate.empty()) throw;
+    return {make_decayed_attention_scorer(), "scorer attention, because the model has no gate"};
+  }
 }
 
 std::shared_ptr<const PageScorer> make_key_norm_scorer() { return std::make_shared<KeyNormScorer>(); }

@@ -9,9 +9,16 @@
 namespace smartkv {
 
 // Scores a token by the position at which it expires, as the gates of this name (PolicyContext::load_gate) predict it.
-// Throws CacheError.
+// Throws ModelLacks without such a gate.
 std::shared_ptr<const PageScorer> make_gate_scorer(const PolicyContext& context, const std::string& gate);
 std::shared_ptr<const PageScorer> make_key_norm_scorer();
 std::shared_ptr<const AttentionScorer> make_decayed_attention_scorer();
+
+// By the model's gates or, without any, by the attention that tokens received. stand_in says so then; else it is empty.
+struct BestScorer {
+  TokenScorer scorer;
+  std::string stand_in;
+};
+BestScorer make_best_scorer(const PolicyContext& context, const std::string& gate);
 
 }  // namespace smartkv
