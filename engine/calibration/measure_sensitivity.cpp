@@ -29,8 +29,8 @@ constexpr int64_t kTails = 4;           // places where answers are compared
 constexpr int64_t kTailTokens = 32;     // answers at a place
 constexpr double kTrialBits = 2.25;     // of the codes that are tried
 // lambda of the first layer is multiplied by this, unless answers are measured: its errors pass through all other
-// layers. Without it, 2.5 bits have three to five times the divergence on SmolLM2-135M; Qwen2.5-Coder-0.5B loses a
-// seventh.
+// layers. On training text at 2.5 bits, 8 lowered the divergence of SmolLM2-135M from 0.063 to 0.012 and raised that of
+// Qwen2.5-Coder-0.5B from 0.0105 to 0.0121.
 constexpr float kFirstLayer = 4;
 
 // Queries, keys and values of a text, by layer: k [tokens, n_kv_heads, head_dim] after RoPE, v like k, and
