@@ -1,6 +1,6 @@
-#include <filesystem>
+#include "server/commands/calibrate.h"
+
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -34,17 +34,19 @@ bool fit_as_f32(const Weights& weights) {
   return bytes + bytes / 2 < available_bytes();
 }
 
-int run(const CalibrateArguments& arguments) {
+}  // namespace
+
+std::filesystem::path calibrate_by_answers(const std::filesystem::path& model_path, int threads_wanted, bool force) {
   ModelOptions options;
-  options.path = arguments.model;
-  options.threads = arguments.threads > 0 ? arguments.threads : available_cores();
+  options.path = model_path;
+  options.threads = threads_wanted > 0 ? threads_wanted : available_cores();
   const std::unique_ptr<Weights> weights = Weights::open(options.path);
   const std::filesystem::path file = calibration_file(*weights);
-  if (arguments.force) std::filesystem::remove(file);
   const auto shape = [&] { return llama_cache_shape(weights->config(), options); };
+  if (force) std::filesystem::remove(file);
   if (const auto known = find_sensitivity(file, shape()); known != nullptr && known->by_answers) {
-    std::cout << weights->config().name << " is calibrated already: " << file.string() << " (--force measures again)\n";
-    return kOk;
+    log_info(weights->config().name + " is calibrated already: " + file.string());
+    return file;
   }
   options.weights = fit_as_f32(*weights) ? WeightFormat::kF32 : WeightFormat::kBf16;
   if (options.weights == WeightFormat::kBf16) {
@@ -59,11 +61,8 @@ int run(const CalibrateArguments& arguments) {
   progress.show(0.1, "measuring channels");
   const auto measuring = [&](double done) { progress.show(0.2 + 0.8 * done, "measuring answers"); };
   calibrate(*model, *weights, *tokenizer, shape(), threads, file, true, measuring);
-  progress.clear();
-  return std::filesystem::exists(file) ? kOk : kRuntimeError;
+  return std::filesystem::exists(file) ? file : std::filesystem::path();
 }
-
-}  // namespace
 
 std::function<int()> setup_calibrate(CLI::App& app) {
   auto arguments = std::make_shared<CalibrateArguments>();
@@ -77,7 +76,10 @@ std::function<int()> setup_calibrate(CLI::App& app) {
       "is\n"
       "kept in $XDG_CACHE_HOME/smartkv/calibrations, or ~/.cache/smartkv/calibrations.\n"
       "Examples:\n  smartkv calibrate --model model.gguf");
-  return [arguments] { return run(*arguments); };
+  return [arguments] {
+    const auto file = calibrate_by_answers(arguments->model, arguments->threads, arguments->force);
+    return file.empty() ? kRuntimeError : kOk;
+  };
 }
 
 }  // namespace smartkv

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "engine/log.h"
+#include "server/commands/calibrate.h"
 #include "server/commands/command.h"
 #include "server/commands/common.h"
 #include "server/commands/service_manager.h"
@@ -59,12 +60,13 @@ void shut_down(Engine& engine, http::HttpServer& server, Signals& signals, std::
   log_info("stopped");
 }
 
-int serve(ServerOptions options) {
+int serve(ServerOptions options, bool by_answers) {
   options.engine.calibrates = true;  // any client may choose any policy
-  Signals signals({SIGINT, SIGTERM, SIGHUP});
   // These checks come before the model is loaded, because that takes long.
   for (const auto& check : http::file_checks(options.http)) check();
   http::check_port(options.http.host, options.http.port);
+  if (by_answers) calibrate_by_answers(options.engine.model.path, options.engine.model.threads);  // signals end it
+  Signals signals({SIGINT, SIGTERM, SIGHUP});
   log_in_background();
   const LogFlush flush;
   const auto engine = load_engine(options, signals);
@@ -114,18 +116,20 @@ SIGTERM or Ctrl-C lets running requests finish; a second signal stops the server
 std::function<int()> setup_serve(CLI::App& app) {
   struct Arguments {
     std::unique_ptr<OptionFlags> flags;
-    bool print_config = false;
+    bool print_config = false, calibrate = false;
   };
   auto arguments = std::make_shared<Arguments>();
   arguments->flags = std::make_unique<OptionFlags>(app, true);
   app.add_flag("--print-config", arguments->print_config, "Print the effective config (without the API key) and exit");
+  app.add_flag("--calibrate", arguments->calibrate,
+               "First measure the model as `smartkv calibrate` does, unless that was done. Takes a minute or more");
   app.footer(kServeExamples);
   return [arguments] {
     if (arguments->print_config) {
       std::cout << config_text(arguments->flags->resolve_without_model());
       return kOk;
     }
-    return serve(arguments->flags->resolve());
+    return serve(arguments->flags->resolve(), arguments->calibrate);
   };
 }
 
