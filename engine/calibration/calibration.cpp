@@ -13,6 +13,7 @@
 #include "engine/calibration/calibration_texts.h"
 #include "engine/calibration/measure_sensitivity.h"
 #include "engine/log.h"
+#include "engine/system_resources.h"
 #include "engine/weights/model_fingerprint.h"
 #include "engine/weights/safetensors.h"
 #include "kernels/thread_pool.h"
@@ -39,6 +40,14 @@ void for_each_tensor(Sides& sensitivity, const Function& function) {
   function("k.mean", sensitivity.k, &SideSensitivity::mean);
   function("v.lambda", sensitivity.v, &SideSensitivity::lambda);
   function("v.mean", sensitivity.v, &SideSensitivity::mean);
+}
+
+// Returns how many tokens, at least 512, can be measured in a quarter of the memory: their queries, keys and values of
+// all layers are held as f32, beside the cache.
+int64_t tokens_that_fit(const ModelConfig& model, const CacheShape& shape) {
+  const int64_t heads = 2 * shape.n_kv_heads + model.n_heads;
+  const int64_t bytes = shape.n_layers * heads * shape.head_dim * 4 + shape.bytes_per_token();
+  return std::max<int64_t>(512, available_bytes() / 4 / bytes);
 }
 
 }  // namespace
@@ -137,7 +146,8 @@ std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weight
                                              const std::function<void(double)>& progress) {
   if (auto known = find_sensitivity(file, shape); known != nullptr && known->by_answers >= by_answers) return known;
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<TokenId> tokens = calibration_tokens(tokenizer, model.config().context_length);
+  const std::vector<TokenId> tokens =
+      calibration_tokens(tokenizer, std::min(model.config().context_length, tokens_that_fit(model.config(), shape)));
   const auto found = std::make_shared<const Sensitivity>(
       measure_sensitivity(model, weights, shape, threads, tokens, by_answers, progress));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -152,7 +162,8 @@ std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weight
       kept = "not kept";
     }
   }
-  log_info("calibrated " + model.config().name + " in " + std::to_string(seconds).substr(0, 4) + " s" +
+  log_info("calibrated " + model.config().name + " in " + std::to_string(seconds).substr(0, 4) + " s with " +
+           std::to_string(tokens.size()) + " tokens" +
            (found->by_answers ? "" : " by its channels (`smartkv calibrate` also measures its answers)") + "; " + kept);
   return found;
 }
