@@ -148,7 +148,7 @@ std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weight
   const auto start = std::chrono::steady_clock::now();
   const std::vector<TokenId> tokens =
       calibration_tokens(tokenizer, std::min(model.config().context_length, tokens_that_fit(model.config(), shape)));
-  const auto found = std::make_shared<const Sensitivity>(
+  auto found = std::make_shared<const Sensitivity>(
       measure_sensitivity(model, weights, shape, threads, tokens, by_answers, progress));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::string kept = "not kept, because neither XDG_CACHE_HOME nor HOME is set";

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "cache/forwarding_cache.h"
 #include "cache/policy.h"
 #include "engine/model/policy_context.h"
