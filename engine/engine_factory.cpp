@@ -50,16 +50,11 @@ void load_draft_model(const Weights& target, EngineParts* parts) {
            " of weights");
 }
 
-// Measures the model or reads what was measured. Only one process with native products measures; with others
-// `smartkv calibrate` does it. Null if there is nothing.
-std::shared_ptr<const Sensitivity> sensitivity_of(const Weights& weights, Model& model, const Tokenizer& tokenizer,
-                                                  ThreadPool& threads, const ModelOptions& options) {
-  const CacheShape shape = llama_cache_shape(weights.config(), options);
-  if (options.backend != Backend::kNative || options.tensor_parallel > 1) {
-    return find_sensitivity(calibration_file(weights), shape);
-  }
+// As sensitivity_of(), but null with a warning if the model cannot be calibrated.
+std::shared_ptr<const Sensitivity> sensitivity_or_null(const Weights& weights, Model& model, const Tokenizer& tokenizer,
+                                                       ThreadPool& threads, const ModelOptions& options) {
   try {
-    return calibrate(model, weights, tokenizer, shape, threads, calibration_file(weights));
+    return sensitivity_of(model, weights, tokenizer, threads, options);
   } catch (const std::exception& error) {
     log_warning(weights.config().name + " cannot be calibrated (" + error.what() +
                 "): requests cannot choose the policy \"" + std::string(kCalibratedPolicy) + '"');
@@ -128,7 +123,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   parts.calibration = std::make_shared<Calibration>([&report, &weights = *weights, &served = *parts.model,
                                                      &tokenizer = *parts.tokenizer, &threads = *parts.threads, model] {
     report(1, "calibrating " + weights.config().name);
-    return sensitivity_of(weights, served, tokenizer, threads, model);
+    return sensitivity_or_null(weights, served, tokenizer, threads, model);
   });
   return std::make_unique<EngineImpl>(std::move(parts));
 }

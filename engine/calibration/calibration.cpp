@@ -13,6 +13,7 @@
 #include "engine/calibration/calibration_texts.h"
 #include "engine/calibration/measure_sensitivity.h"
 #include "engine/log.h"
+#include "engine/model/llama.h"
 #include "engine/system_resources.h"
 #include "engine/weights/model_fingerprint.h"
 #include "engine/weights/safetensors.h"
@@ -179,12 +180,19 @@ void Calibration::close() {
   find_ = nullptr;
 }
 
+std::shared_ptr<const Sensitivity> sensitivity_of(Model& model, const Weights& weights, const Tokenizer& tokenizer,
+                                                  ThreadPool& threads, const ModelOptions& options) {
+  const CacheShape shape = llama_cache_shape(weights.config(), options);
+  const std::filesystem::path file = calibration_file(weights);
+  if (options.backend != Backend::kNative || options.tensor_parallel > 1) return find_sensitivity(file, shape);
+  return calibrate(model, weights, tokenizer, shape, threads, file);
+}
+
 std::function<std::shared_ptr<const Sensitivity>()> calibrated_on_demand(Model& model, const Weights& weights,
-                                                                         const std::filesystem::path& model_path,
-                                                                         const CacheShape& shape, ThreadPool& threads) {
-  auto calibration = std::make_shared<Calibration>([&model, &weights, model_path, shape, &threads] {
-    const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(weights, model_path);
-    return calibrate(model, weights, *tokenizer, shape, threads, calibration_file(weights));
+                                                                         ThreadPool& threads,
+                                                                         const ModelOptions& options) {
+  auto calibration = std::make_shared<Calibration>([&model, &weights, &threads, options] {
+    return sensitivity_of(model, weights, *load_tokenizer(weights, options.path), threads, options);
   });
   return [calibration] { return calibration->get(); };
 }

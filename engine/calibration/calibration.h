@@ -11,6 +11,7 @@
 
 #include "cache/policies/calibrated/sensitivity.h"
 #include "engine/model/model.h"
+#include "engine/model/model_options.h"
 #include "engine/text/tokenizer.h"
 #include "engine/weights/weights.h"
 
@@ -55,10 +56,14 @@ class Calibration {
   std::shared_ptr<const Sensitivity> found_;
 };
 
-// Returns PolicyContext::load_sensitivity for commands that run a model: the first call calibrates it by its channels
-// if that was not done. All references must outlive the result.
+// Returns the result for a model that was loaded with these options. Only one process with native products measures,
+// by channels; with others `smartkv calibrate` does it, and the result is null if it has not.
+std::shared_ptr<const Sensitivity> sensitivity_of(Model& model, const Weights& weights, const Tokenizer& tokenizer,
+                                                  ThreadPool& threads, const ModelOptions& options);
+// Returns PolicyContext::load_sensitivity for commands that run a model. The first call calls sensitivity_of(). All
+// references must outlive the result.
 std::function<std::shared_ptr<const Sensitivity>()> calibrated_on_demand(Model& model, const Weights& weights,
-                                                                         const std::filesystem::path& model_path,
-                                                                         const CacheShape& shape, ThreadPool& threads);
+                                                                         ThreadPool& threads,
+                                                                         const ModelOptions& options);
 
 }  // namespace smartkv

@@ -158,10 +158,9 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
   report.weight_bytes = model->weight_bytes();
 
   const CacheShape shape = ranked_cache_shape(model->config(), served);
-  std::function<std::shared_ptr<const Sensitivity>()> sensitivity;
-  if (served.tensor_parallel == 1) sensitivity = calibrated_on_demand(*model, *weights, served.path, shape, pool);
-  const auto policy = model->make_policy(
-      policy_context(*model, shape, &pool, {model_identity(*weights), served.gates}, sensitivity), options.kv_cache);
+  const auto policy = model->make_policy(policy_context(*model, shape, &pool, {model_identity(*weights), served.gates},
+                                                        calibrated_on_demand(*model, *weights, pool, served)),
+                                         options.kv_cache);
   Bench bench(options, *model, *policy);
   const auto add = [&](BenchmarkRow row) {
     if (options.limits) {

@@ -124,8 +124,8 @@ int eval(const EvalArguments& arguments) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model.path);
   const std::unique_ptr<Model> model = load_llama(*weights, arguments.model, threads);
   const CacheShape shape = llama_cache_shape(model->config(), arguments.model);
-  const PolicyContext context = policy_context(
-      *model, shape, &threads, gates, calibrated_on_demand(*model, *weights, arguments.model.path, shape, threads));
+  const PolicyContext context =
+      policy_context(*model, shape, &threads, gates, calibrated_on_demand(*model, *weights, threads, arguments.model));
   const EvaluationModel evaluated{*model, threads, shape,
                                   [&](const nlohmann::json& spec) { return make_policy(context, spec); }, &context};
 

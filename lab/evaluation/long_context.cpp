@@ -205,7 +205,7 @@ LongContextReport measure_long_context(const LongContextOptions& options, const 
   report.model = model->config().name;
   const CacheShape shape = llama_cache_shape(model->config(), served);
   const PolicyContext context = policy_context(*model, shape, &threads, {model_identity(*weights), served.gates},
-                                               calibrated_on_demand(*model, *weights, served.path, shape, threads));
+                                               calibrated_on_demand(*model, *weights, threads, served));
   const EvaluationModel evaluated{*model, threads, shape,
                                   [&](const nlohmann::json& spec) { return make_policy(context, spec); }};
   // Report a bad policy before measuring.
