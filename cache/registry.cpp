@@ -184,11 +184,7 @@ std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const n
     if (row.name == name) {
       check_window(context.window, row, shadow);
       std::unique_ptr<KvCachePolicy> policy = row.create(context, parameters);
-      if (shadow > 0) {
-        const std::string stand_in = policy->stand_in();
-        policy = make_shadow_policy(context, std::move(policy), shadow);
-        policy->set_stand_in(stand_in);
-      }
+      if (shadow > 0) policy = make_shadow_policy(context, std::move(policy), shadow);
       return policy;
     }
     known += (known.empty() ? "\"" : ", \"") + std::string(row.name) + "\"";

@@ -1,6 +1,5 @@
 #include "engine/admission.h"
 
-#include <functional>
 #include <random>
 
 #include "cache/presets.h"
@@ -27,30 +26,6 @@ std::shared_ptr<const T> kept(std::map<std::string, std::shared_ptr<const T>>* o
   std::shared_ptr<const T> made = make();
   if (objects->size() >= kMostKept) objects->clear();  // requests keep their own
   return (*objects)[key] = std::move(made);
-}
-
-// Lists the policies, presets and speculation methods that requests may name on this server.
-// stand_in(name) returns what stands in for something that a preset needs.
-void list_choices(const EngineOptions& options, bool has_draft_model,
-                  const std::function<std::string(const std::string&)>& stand_in, nlohmann::ordered_json* out) {
-  using Json = nlohmann::ordered_json;
-  Json policies = Json::array(), presets = Json::array(), methods = Json::array({name(DraftMethod::kOff)});
-  for (const PolicyRow& row : policy_registry()) {
-    if (allows(options.allowed_policies, row.name)) policies.push_back(row.name);
-  }
-  for (const PolicyPreset& preset : policy_presets()) {
-    if (!allows(options.allowed_policies, preset.name)) continue;
-    Json& listed = presets.emplace_back(Json{{"name", preset.name}, {"summary", preset.summary}});
-    if (const std::string used = stand_in(std::string(preset.name)); !used.empty()) listed["stand_in"] = used;
-  }
-  for (const auto method : {DraftMethod::kNgram, DraftMethod::kSelf, DraftMethod::kDraftModel, DraftMethod::kAuto}) {
-    if (method == DraftMethod::kDraftModel && !has_draft_model) continue;
-    if (method == DraftMethod::kSelf && options.model.tensor_parallel > 1) continue;
-    if (allows(options.allowed_speculation, name(method))) methods.push_back(name(method));
-  }
-  (*out)["policies"] = std::move(policies);
-  (*out)["presets"] = std::move(presets);
-  (*out)["speculative_methods"] = std::move(methods);
 }
 
 }  // namespace
@@ -245,6 +220,28 @@ void Admission::log_stand_ins() const {
   }
 }
 
+void Admission::list_choices(nlohmann::ordered_json* out) const {
+  using Json = nlohmann::ordered_json;
+  const EngineOptions& options = parts_.options;
+  Json policies = Json::array(), presets = Json::array(), methods = Json::array({name(DraftMethod::kOff)});
+  for (const PolicyRow& row : policy_registry()) {
+    if (allows(options.allowed_policies, row.name)) policies.push_back(row.name);
+  }
+  for (const PolicyPreset& preset : policy_presets()) {
+    if (!allows(options.allowed_policies, preset.name)) continue;
+    Json& listed = presets.emplace_back(Json{{"name", preset.name}, {"summary", preset.summary}});
+    if (const std::string used = stand_in(std::string(preset.name)); !used.empty()) listed["stand_in"] = used;
+  }
+  for (const auto method : {DraftMethod::kNgram, DraftMethod::kSelf, DraftMethod::kDraftModel, DraftMethod::kAuto}) {
+    if (method == DraftMethod::kDraftModel && parts_.draft_model == nullptr) continue;
+    if (method == DraftMethod::kSelf && options.model.tensor_parallel > 1) continue;
+    if (allows(options.allowed_speculation, name(method))) methods.push_back(name(method));
+  }
+  (*out)["policies"] = std::move(policies);
+  (*out)["presets"] = std::move(presets);
+  (*out)["speculative_methods"] = std::move(methods);
+}
+
 nlohmann::ordered_json Admission::describe() const {
   nlohmann::ordered_json result = parts_.description;
   result["context_length"] = limits_.context_length;
@@ -261,9 +258,7 @@ nlohmann::ordered_json Admission::describe() const {
   result["max_sequences"] = parts_.options.max_sequences;
   result["max_queue"] = parts_.options.max_queue;
   result["prefill_chunk"] = parts_.options.prefill_chunk;
-  list_choices(
-      parts_.options, parts_.draft_model != nullptr, [&](const std::string& preset) { return stand_in(preset); },
-      &result);
+  list_choices(&result);
   return result;
 }
 

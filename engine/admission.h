@@ -45,6 +45,8 @@ class Admission {
 
  private:
   std::string stand_in(const std::string& preset) const;  // KvCachePolicy::stand_in()
+  // Lists the policies, presets and speculation methods that requests may name on this server.
+  void list_choices(nlohmann::ordered_json* out) const;
   // Each of these may throw RequestError.
   RequestObjects objects_of(const GenerationRequest& request) const;  // checks all fields
   // Returns the policy of a kv_cache field. Checks that it can be combined with the speculation, which may be null.

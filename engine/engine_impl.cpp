@@ -88,10 +88,10 @@ PolicyContext offload_context(const EngineParts& parts, PolicyContext context) {
 
 // Whether requests may choose something that uses a calibration.
 bool wants_calibration(const std::vector<std::string>& allowed) {
-  const auto uses_it = [](const PolicyPreset& preset) { return !preset.stand_in.is_null(); };
-  return allows(allowed, kCalibratedPolicy) || std::ranges::any_of(policy_presets(), [&](const PolicyPreset& preset) {
-           return uses_it(preset) && allows(allowed, preset.name);
-         });
+  const auto uses_it = [&](const PolicyPreset& preset) {
+    return !preset.stand_in.is_null() && allows(allowed, preset.name);
+  };
+  return allows(allowed, kCalibratedPolicy) || std::ranges::any_of(policy_presets(), uses_it);
 }
 
 }  // namespace

@@ -16,7 +16,9 @@ class ShadowPolicy final : public KvCachePolicy {
       : context_(context),
         policy_(std::move(policy)),
         full_(make_full_policy(context, nlohmann::json::object())),
-        stride_(std::llround(1 / share)) {}
+        stride_(std::llround(1 / share)) {
+    set_stand_in(policy_->stand_in());
+  }
 
   std::string_view name() const override { return policy_->name(); }
   int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const override {
