@@ -59,10 +59,16 @@ inline void make_weights(int64_t n, const float* x, const float* scales, const f
   }
 }
 
+// Prefetches a block of 256 codes.
+template <int Bits>
+void prefetch_codes(const uint8_t* next) {
+  for (int line = 0; line < (Bits + 1) / 2; ++line) Vec16::prefetch(next + 64 * line);
+}
+
 template <int Bits>
 void decode_run(int64_t blocks, const uint8_t*& codes, const uint8_t*& next, uint8_t*& bytes) {
   for (int64_t i = 0; i < blocks; ++i, codes += 32 * Bits, next += 32 * Bits, bytes += 256) {
-    for (int line = 0; line < (Bits + 1) / 2; ++line) Vec16::prefetch(next + 64 * line);
+    prefetch_codes<Bits>(next);
     decode_block<Bits>(codes, bytes);
   }
 }
@@ -93,28 +99,14 @@ void for_each_width(const Function& function) {
   }(std::make_index_sequence<kWidths.size()>{});
 }
 
-// Prefetches the codes that a later call reads in place of `codes`, line by line.
-class NextCodes {
- public:
-  // next: codes of the same table, or null.
-  NextCodes(const uint8_t* codes, const uint8_t* next) : ahead_(next == nullptr ? 0 : next - codes) {}
-  template <int Bytes>
-  void prefetch(const uint8_t* codes) const {
-    for (int byte = 0; byte < Bytes; byte += 64) Vec16::prefetch(codes + ahead_ + byte);
-  }
-
- private:
-  std::ptrdiff_t ahead_;
-};
-
 // Decodes the keys of a calibrated page to their levels + 128: [quads][kPageTokens][4]. next: the codes to prefetch for
 // the next call, or null.
 inline void decode_keys(const ChannelWidths& side, const uint8_t* codes, const uint8_t* next, uint8_t* bytes) {
-  const NextCodes ahead(codes, next);
+  if (next == nullptr) next = codes;
   for_each_width([&](auto run) {
     constexpr int kBits = kWidths[run];
-    for (int quad = 0; quad < side.quads[run]; ++quad, codes += 32 * kBits, bytes += 256) {
-      ahead.prefetch<32 * kBits>(codes);
+    for (int quad = 0; quad < side.quads[run]; ++quad, codes += 32 * kBits, next += 32 * kBits, bytes += 256) {
+      prefetch_codes<kBits>(next);
       decode_levels<kBits, 64>(codes, bytes, 64);
     }
   });
@@ -124,19 +116,19 @@ inline void decode_keys(const ChannelWidths& side, const uint8_t* codes, const u
 // as for decode_keys().
 inline void decode_values(const ChannelWidths& side, const uint8_t* codes, const uint8_t* next, int64_t n,
                           uint8_t* bytes) {
-  const NextCodes ahead(codes, next);
+  if (next == nullptr) next = codes;
   uint8_t* to = bytes;
   for_each_width([&](auto run) {
     constexpr int kBits = kWidths[run];
     int quads = side.quads[run];
     for (; quads >= 4; quads -= 4, to += 64) {
-      for (int64_t i = 0; i < 4; ++i, codes += 32 * kBits) {
-        ahead.prefetch<32 * kBits>(codes);
+      for (int64_t i = 0; i < 4; ++i, codes += 32 * kBits, next += 32 * kBits) {
+        prefetch_codes<kBits>(next);
         decode_levels<kBits, 64>(codes, to + 16 * i * n, 4 * n);
       }
     }
-    for (; quads > 0; --quads, to += 16, codes += 32 * kBits) {
-      ahead.prefetch<32 * kBits>(codes);
+    for (; quads > 0; --quads, to += 16, codes += 32 * kBits, next += 32 * kBits) {
+      prefetch_codes<kBits>(next);
       decode_levels<kBits, 16>(codes, to, 4 * n);
     }
   });
