@@ -322,12 +322,12 @@ struct Tail {
 };
 
 // Returns what the model does with a text, and the residual streams and the tails on the way.
-Rows record(Model& model, const CacheShape& shape, int64_t n_heads, ThreadPool& threads, std::span<const TokenId> text,
-            std::vector<double>* residual, std::vector<Tail>* tails) {
+// full: the policy of that name.
+Rows record(Model& model, const KvCachePolicy& full, const CacheShape& shape, int64_t n_heads,
+            std::span<const TokenId> text, std::vector<double>* residual, std::vector<Tail>* tails) {
   const auto vocab = static_cast<size_t>(model.config().vocab_size);
   Rows rows(shape, n_heads, std::ssize(text));
-  const std::unique_ptr<KvCachePolicy> full = model.make_policy(policy_context(model, shape, &threads), "full");
-  const std::unique_ptr<SequenceCache> cache = full->new_sequence(std::ssize(text));
+  const std::unique_ptr<SequenceCache> cache = full.new_sequence(std::ssize(text));
   RecordingCache recording(*cache, shape, n_heads, &rows);
   std::vector<std::vector<float>> squares(static_cast<size_t>(shape.n_layers));
   model.watch_residual([&](int64_t layer, float square) { squares[static_cast<size_t>(layer)].push_back(square); });
@@ -358,27 +358,29 @@ Rows record(Model& model, const CacheShape& shape, int64_t n_heads, ThreadPool& 
   return rows;
 }
 
-// Measures what codes of single sides of KV heads do to the answers.
+// Puts K or V of one KV head into codes and measures what that does to the answers.
 class AnswerMeasure {
  public:
-  AnswerMeasure(Model& model, const CacheShape& shape, ThreadPool& threads, std::span<const TokenId> text,
-                const Rows& rows, const std::vector<Tail>& tails, const Sensitivity& sensitivity)
+  AnswerMeasure(Model& model, const KvCachePolicy& full, const CacheShape& shape, ThreadPool& threads,
+                std::span<const TokenId> text, const Rows& rows, const std::vector<Tail>& tails,
+                const Sensitivity& sensitivity)
       : model_(model),
         shape_(shape),
         threads_(threads),
         text_(text),
         rows_(rows),
         tails_(tails),
-        full_(model.make_policy(policy_context(model, shape, &threads), "full")),
-        rotations_(std::make_shared<kernels::PageRotations>(shape.head_dim, policy_context(model, shape, &threads).rope,
-                                                            nullptr)),
+        full_(full),
+        rotations_(std::make_shared<kernels::PageRotations>(
+            shape.head_dim,
+            [&model](int64_t position, float* cos, float* sin) { model.rope_angles(position, cos, sin); }, nullptr)),
         widths_(allocate_widths(sensitivity, shape, 0, kTrialBits, rotations_, nullptr)),
         logits_(static_cast<size_t>(kTailTokens * model.config().vocab_size)) {}
 
   // Returns G of K (is_k) or V of a head.
   double divergence(int64_t layer, int64_t head, bool is_k) {
     const std::vector<float> coded = coded_rows(layer, head, is_k);
-    const std::unique_ptr<SequenceCache> cache = full_->new_sequence(std::ssize(text_));
+    const std::unique_ptr<SequenceCache> cache = full_.new_sequence(std::ssize(text_));
     double sum = 0;
     for (const Tail& tail : tails_) {
       const int64_t at = cache->tokens(), n = tail.begin - at, width = shape_.n_kv_heads * shape_.head_dim;
@@ -403,8 +405,8 @@ class AnswerMeasure {
   }
 
  private:
-  // Returns a layer's rows of K or V, of which those of one head have been through the codes: all but those of the
-  // first page and of the pages that are among the last two before a tail.
+  // Returns a layer's rows of K or V. Those of one head are what codes make of them, except in the first page and in
+  // the last two pages before each tail.
   std::vector<float> coded_rows(int64_t layer, int64_t head, bool is_k) const {
     const kernels::WidthTable& table = widths_->layers[static_cast<size_t>(layer)];
     const int64_t dim = shape_.head_dim, width = shape_.n_kv_heads * dim;
@@ -451,24 +453,21 @@ class AnswerMeasure {
   std::span<const TokenId> text_;
   const Rows& rows_;
   const std::vector<Tail>& tails_;
-  std::unique_ptr<KvCachePolicy> full_;
+  const KvCachePolicy& full_;
   std::shared_ptr<const kernels::PageRotations> rotations_;
   std::shared_ptr<const ModelWidths> widths_;
   std::vector<float> logits_;
 };
 
 // Multiplies lambda by sqrt(G / D).
-void weigh_by_answers(Model& model, const CacheShape& shape, ThreadPool& threads, std::span<const TokenId> text,
-                      const Rows& rows, const std::vector<Tail>& tails, const std::function<void(double)>& progress,
-                      Sensitivity* found) {
-  AnswerMeasure measure(model, shape, threads, text, rows, tails, *found);
+void weigh_by_answers(AnswerMeasure& measure, const std::function<void(double)>& progress, Sensitivity* found) {
   std::vector<double> gains;  // G / D
   const auto n = static_cast<double>(2 * found->k.size());
   for (const bool is_k : {true, false}) {
     const std::vector<SideSensitivity>& sides = is_k ? found->k : found->v;
     for (size_t i = 0; i < sides.size(); ++i) {
-      const int64_t layer = static_cast<int64_t>(i) / shape.n_kv_heads,
-                    head = static_cast<int64_t>(i) % shape.n_kv_heads;
+      const int64_t layer = static_cast<int64_t>(i) / found->n_kv_heads,
+                    head = static_cast<int64_t>(i) % found->n_kv_heads;
       const double predicted = measure.predicted(layer, head, is_k, sides[i]);
       gains.push_back(predicted > 0 ? measure.divergence(layer, head, is_k) / predicted : 0);
       if (progress) progress(static_cast<double>(gains.size()) / n);
@@ -500,7 +499,8 @@ Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Cach
   std::vector<Tail> tails;
   for (int64_t i = 5; by_answers && i <= 8; ++i) tails.push_back({i * (tokens / 8) - kTailTokens, {}});
   std::vector<double> residual;
-  const Rows rows = record(model, shape, n_heads, threads, text, &residual, &tails);
+  const std::unique_ptr<KvCachePolicy> full = model.make_policy(policy_context(model, shape, &threads), "full");
+  const Rows rows = record(model, *full, shape, n_heads, text, &residual, &tails);
   Sensitivity found{shape.n_layers, kv, dim, {}, {}};
   found.k.assign(static_cast<size_t>(shape.n_layers * kv), {std::vector<float>(static_cast<size_t>(dim)), {}});
   found.v = found.k;
@@ -514,7 +514,8 @@ Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Cach
     }
   }
   if (by_answers) {
-    weigh_by_answers(model, shape, threads, text, rows, tails, progress, &found);
+    AnswerMeasure measure(model, *full, shape, threads, text, rows, tails, found);
+    weigh_by_answers(measure, progress, &found);
     found.by_answers = true;
     return found;
   }
