@@ -34,7 +34,7 @@ class KvCachePolicy {
  public:
   virtual ~KvCachePolicy() = default;
   virtual std::string_view name() const = 0;
-  // What stands in for something that the model lacks, and why; empty if nothing does.
+  // What the policy uses because the model lacks a gate or a calibration; empty if it lacks nothing.
   const std::string& stand_in() const { return stand_in_; }
   void set_stand_in(std::string stand_in) { stand_in_ = std::move(stand_in); }
   // Returns an upper bound of the bytes that a sequence without shared pages holds at any moment while it grows to

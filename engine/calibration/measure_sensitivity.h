@@ -21,11 +21,11 @@ class ThreadPool;
 //   r_l    = median over tokens of |x|^2, the residual stream after the attention of layer l
 //   lambda_K[d] = H_K[d] E((k - R_t mu_K)[d]^2),  lambda_V[d] = H_V[d] E((v - mu_V)[d]^2)
 //
-// This counts an error where it enters the residual stream. What the layers behind make of it differs a thousandfold
-// between heads. So by_answers measures it too, for K and V of each KV head alone: the KL divergence G of the answers
-// at the ends of the last four eighths of the text from those of the exact cache, while the pages of that side are in
-// codes of about 2 bits, and D = sum lambda E(b), which lambda predicts. Then lambda is multiplied by sqrt(G / D). The
-// root, because G comes from few tokens.
+// lambda is the size of an error where it enters the residual stream. Later layers amplify errors of some heads a
+// thousand times more than those of others. by_answers measures this for each side (K or V) of each KV head. G: the
+// answers' KL divergence from those of the exact cache, with about 2 bits for this side and all else exact. The answers
+// are at four places in the second half of the text. D = sum lambda E(b): the error that lambda predicts. lambda is
+// then multiplied by sqrt(G / D); the root, because G comes from few tokens.
 //
 // shape: that of the model's caches. by_answers: takes about 2 n_layers n_kv_heads passes of 128 tokens. The model
 // should have f32 products, because G is often smaller than the noise of others. progress: called with the finished

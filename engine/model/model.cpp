@@ -10,8 +10,7 @@ std::unique_ptr<KvCachePolicy> Model::make_policy(const PolicyContext& context, 
   return smartkv::make_policy(context, spec);
 }
 
-// Overriders keep the function.
-// NOLINTNEXTLINE(performance-unnecessary-value-param)
+// NOLINTNEXTLINE(performance-unnecessary-value-param): overrides keep it.
 void Model::watch_residual(std::function<void(int64_t layer, float squares)> /*watch*/) {
   throw std::logic_error(config().name + ": this model does not show its residual stream");
 }

@@ -295,8 +295,8 @@ inline void store_rows(Vec16 a, Vec16 b, float* to, int64_t stride) {
 }
 inline void store_rows(Vec16 a, Vec16 b, uint16_t* to, int64_t) { Vec16::store_bf16_pairs(a, b, to); }
 
-// The mean key of a KV head at the tokens of a page: offset of channel d = along[d] cos + across[d] sin, where cos and
-// sin are those of PageRotations for frequency d % half. Both are 0 for channels without a mean.
+// The mean key of a KV head, rotated to the tokens of a page. Channel d of a token has along[d] cos + across[d] sin,
+// with the cosine and sine that PageRotations has for frequency d % half. Both are 0 for channels without a mean.
 struct RotatedMean {
   alignas(64) float along[kMaxHeadDim], across[kMaxHeadDim];
 

@@ -23,7 +23,7 @@ struct CalibrateArguments {
   bool force = false;
 };
 
-// Whether the weights fit into memory as f32, with as much again for what is measured.
+// Whether the weights fit into memory as f32, with half as much again for what is measured.
 bool fit_as_f32(const Weights& weights) {
   int64_t bytes = 0;
   for (const std::string& name : weights.names()) {

@@ -1,12 +1,9 @@
 #include "server/commands/common.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
 #include <future>
-#include <iomanip>
 #include <iostream>
 
 #include "engine/log.h"
