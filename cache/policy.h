@@ -24,12 +24,12 @@ class Gate;           // cache/policies/gated_eviction/gate.h
 struct ChannelWorth;  // cache/policies/channel_packed/cut_options.h
 struct Sensitivity;   // cache/policies/calibrated/sensitivity.h
 
-// Thread-safe. A policy's caches own what they need of it and may outlive it.
 // Thrown if a policy needs something that can be made for a model, such as a gate or a calibration, and is not there.
 class ModelLacks : public CacheError {
   using CacheError::CacheError;
 };
 
+// Thread-safe. A policy's caches own what they need of it and may outlive it.
 class KvCachePolicy {
  public:
   virtual ~KvCachePolicy() = default;

@@ -38,7 +38,7 @@ class Follower {
     } else if (name == op::kResume) {
       make(number(1), number(2), [&] { return sequences_.at(number(2)).cache->resume(number(3)); });
     } else if (name == op::kPolicy) {
-      policies_[number(1)] = make_policy(context_, operation[2]);
+      policies_[number(1)] = make_policy_as(operation[2], operation[3].get_ref<const std::string&>());
     } else if (name == op::kForget) {
       policies_.erase(number(1));
     } else if (name == op::kEnd) {
@@ -50,6 +50,21 @@ class Follower {
   }
 
  private:
+  // Makes the policy that rank 0 has made, also if this rank knows a gate or a calibration that rank 0 lacks, such as one
+  // that was stored while the ranks started. Throws RankError if this rank lacks what rank 0 has.
+  std::unique_ptr<KvCachePolicy> make_policy_as(const json& spec, const std::string& stand_in) const {
+    PolicyContext context = context_;
+    if (!stand_in.empty()) {
+      context.load_gate = nullptr;
+      context.load_sensitivity = nullptr;
+    }
+    auto policy = make_policy(context, spec);
+    if (policy->stand_in() == stand_in) return policy;
+    throw RankError("rank " + std::to_string(ranks_.rank()) + ": kv_cache " + spec.dump() + ": expected " +
+                    (stand_in.empty() ? "the gate or calibration that rank 0 has" : stand_in) + ", found " +
+                    policy->stand_in());
+  }
+
   struct Held {
     std::unique_ptr<SequenceCache> cache;  // null if it could not be made
     int64_t failure = kCacheIsFine;        // any other status means that the cache must not be used any more

@@ -84,7 +84,8 @@ class LeadingPolicy final : public KvCachePolicy {
         heads_(part->exchanges() ? heads : nullptr),
         id_(link_->new_id()),
         part_(std::move(part)) {
-    link_->tell({rank_operation::kPolicy, id_, spec});
+    set_stand_in(part_->stand_in());
+    link_->tell({rank_operation::kPolicy, id_, spec, stand_in()});
   }
   ~LeadingPolicy() override { link_->tell({rank_operation::kForget, id_}); }
 

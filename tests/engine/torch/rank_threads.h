@@ -48,6 +48,8 @@ class RankThreads {
   // exchange what they hold.
   void break_off() { broken_ = true; }
   void break_off_at_boundary() { broken_at_boundary_ = true; }
+  // Makes the other ranks start without a calibration. REQUIRES: rank 0, for which they wait, has not been made.
+  void forget_calibration() { calibrated_ = false; }
   // Returns the pool of a rank above 0. REQUIRES: rank 0 has been made.
   std::shared_ptr<PagePool> pool(int rank) {
     const std::lock_guard lock(mutex_);
@@ -104,7 +106,7 @@ class RankThreads {
       PolicyContext context = policy_context(*part, shape(rank), &pool);
       const CacheShape whole = llama_cache_shape(weights_.config(), options_);
       context.load_gate = [whole](const std::string&) { return random_gate(whole); };
-      context.load_sensitivity = [whole] { return random_sensitivity(whole); };
+      if (calibrated_) context.load_sensitivity = [whole] { return random_sensitivity(whole); };
       {
         const std::lock_guard lock(mutex_);
         pools_[rank] = context.pool;
@@ -123,7 +125,7 @@ class RankThreads {
   std::vector<std::shared_ptr<kernels::KvBackend>> kv_backends_;
   ThreadPool pool_{1};
   RankPlace place_;
-  std::atomic<bool> broken_ = false, broken_at_boundary_ = false;
+  std::atomic<bool> broken_ = false, broken_at_boundary_ = false, calibrated_ = true;
   std::mutex mutex_;
   std::map<int, std::shared_ptr<PagePool>> pools_;
   std::vector<std::string> errors_;

@@ -124,6 +124,9 @@ TEST_P(TensorParallelPolicies, AreOneRanks) {
   RankThreads threads(weights, "f32", ranks);
   Served several(threads.lead(), threads.shape()), one(weights, "f32", "auto", torch_loader());
   several.context.load_gate = [shape = one.context.shape](const std::string&) { return random_gate(shape); };
+  several.context.rope = [&](int64_t position, float* cos, float* sin) {
+    several.model->rope_angles(position, cos, sin);
+  };
   several.context.load_sensitivity = [shape = one.context.shape] { return random_sensitivity(shape); };
   const PolicyRun expected = run_policy(&one, spec, tokens, 340), found = run_policy(&several, spec, tokens, 340);
   // Gates round to bf16, so the last bit of a key may decide which token is kept. On one rank the native backend
@@ -248,6 +251,7 @@ TEST(TensorParallel, ACacheThatFailsOnOneRankEndsItsSequenceAlone) {
   EXPECT_EQ(several.model->lost(), "");
 }
 
+// Rank 0 lacks a calibration and gates, which the others have.
 TEST(TensorParallel, TheEngineAnswersAsOverOneRank) {
   const TinyWeights weights(three_heads());
   RankThreads threads(weights, "f32", 3);
@@ -258,6 +262,7 @@ TEST(TensorParallel, TheEngineAnswersAsOverOneRank) {
                        {{"policy", "snapkv"}, {"tokens", 256}},
                        "k4v4",
                        "balanced",
+                       "bounded",
                        {{"policy", "snapkv"}, {"tokens", 192}, {"sizes", "shared"}}},
                       {{}, {{"method", "ngram"}, {"ngram_min", 1}}, "draft_model"}, 60);
   for (int time = 0; time < 2; ++time) {  // the second time the prompts are prefix hits
@@ -268,6 +273,25 @@ TEST(TensorParallel, TheEngineAnswersAsOverOneRank) {
   drafts_itself.speculative = "self";
   EXPECT_THAT([&] { several->submit(drafts_itself); },
               testing::ThrowsMessage<RequestError>(HasSubstr("\"self\" needs a single process")));
+}
+
+TEST(TensorParallel, ARankThatLacksWhatRank0HasEndsAllRequests) {
+  const TinyWeights weights(three_heads());
+  RankThreads threads(weights, "f32", 2);
+  threads.forget_calibration();
+  Served several(threads.lead(), threads.shape());
+  several.context.rope = [&](int64_t position, float* cos, float* sin) {
+    several.model->rope_angles(position, cos, sin);
+  };
+  several.context.load_sensitivity = [shape = llama_cache_shape(weights.config(), {.dtype = DataType::kF32})] {
+    return random_sensitivity(shape);
+  };
+  several.policy = several.model->make_policy(several.context, "balanced");
+  EXPECT_THROW(several.run(some_tokens(10, weights.config().vocab_size, 1), 10), RankError);
+  several.model.reset();
+  threads.join();
+  EXPECT_THAT(threads.errors(), testing::ElementsAre(AllOf(HasSubstr("rank 1: kv_cache \"balanced\": expected"),
+                                                           HasSubstr("mixed_precision, because"))));
 }
 
 // No further pass comes that would tell the other ranks.
