@@ -63,6 +63,7 @@ class ForwardingCache : public SequenceCache {
   // The caches must outlive this object.
   explicit ForwardingCache(std::vector<SequenceCache*> caches) : all_(std::move(caches)) {}
   const SequenceCache& first() const { return *all_[0]; }
+  void replace_first(SequenceCache* cache) { all_[0] = cache; }
 
  private:
   std::vector<SequenceCache*> all_;

@@ -11,8 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 
+#include "cache/frontier.h"
 #include "cache/model_heads.h"
 #include "cache/page_pool.h"
 #include "cache/sequence_cache.h"
@@ -37,6 +38,15 @@ class KvCachePolicy {
   // What the policy uses because the model lacks a gate or a calibration; empty if it lacks nothing.
   const std::string& stand_in() const { return stand_in_; }
   void set_stand_in(std::string stand_in) { stand_in_ = std::move(stand_in); }
+  // The policy's own name and parameters, in place of a preset, a promise or what stands in for either. make_policy()
+  // would make the same policy from it.
+  const nlohmann::json& spec() const { return spec_; }
+  // What the policy promises; absent if it is not on the frontier of a calibration.
+  const std::optional<KeptPromise>& promise() const { return promise_; }
+  void set_spec(nlohmann::json spec, std::optional<KeptPromise> promise) {
+    spec_ = std::move(spec);
+    promise_ = std::move(promise);
+  }
   // Returns an upper bound of the bytes that a sequence without shared pages holds at any moment while it grows to
   // n_tokens, prompt included. With prompt_tokens 0 the bound applies only after the prompt is computed. The engine
   // rejects a request whose bound exceeds EngineOptions::kv_cache_bytes.
@@ -55,6 +65,8 @@ class KvCachePolicy {
 
  private:
   std::string stand_in_;
+  nlohmann::json spec_;
+  std::optional<KeptPromise> promise_;
 };
 
 // Describes layers with sliding-window attention, which see only the last tokens of a sequence.
@@ -146,9 +158,10 @@ struct CacheMetric {
 // Returns the metrics that the policies and shadow mode declare. Each key occurs once.
 const std::vector<CacheMetric>& cache_metrics();
 
-// Creates the policy that `spec` names: null ("full"), the name of a policy or preset, or {"policy": name,
-// parameters...}. Every policy accepts the parameter "shadow": the share of positions at which it is compared with the
-// full cache while it runs (cache/shadow/). Throws CacheError.
+// Creates the policy that `spec` names: null ("full"), the name of a policy or preset, {"policy": name, parameters...},
+// or a promise (frontier.h). Every policy accepts the parameters "shadow", the share of positions at which it is
+// compared with the full cache while it runs, and "on_drift", what happens if it breaks its promise (cache/shadow/).
+// Throws CacheError.
 std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec);
 
 }  // namespace smartkv

@@ -1,6 +1,9 @@
+#include <algorithm>
+
 #include "cache/parameters.h"
 #include "cache/policies/block_summary/block_summary.h"
 #include "cache/policies/calibrated/calibrated.h"
+#include "cache/policies/calibrated/sensitivity.h"
 #include "cache/policies/channel_packed/channel_packed.h"
 #include "cache/policies/full/full.h"
 #include "cache/policies/gated_eviction/gated_eviction.h"
@@ -141,9 +144,119 @@ void check_window(const SlidingWindow& window, const PolicyRow& row, double shad
                    (shadow > 0 ? " with shadow" : ", which does not keep tokens in order"));
 }
 
+// Returns what calibration measured of the model; null if nothing.
+std::shared_ptr<const Sensitivity> calibration_of(const PolicyContext& context) {
+  return context.load_sensitivity == nullptr ? nullptr : context.load_sensitivity();
+}
+
+// Returns the index in a frontier of a policy with these parameters; its size if it is not there.
+size_t find_point(const Frontier& frontier, const nlohmann::json& spec) {
+  const auto found = std::ranges::find(frontier, spec, &FrontierPoint::spec);
+  return static_cast<size_t>(found - frontier.begin());
+}
+
+// Creates a policy. spec: its name and parameters, besides those that every policy accepts. max_kl: limit of a promise
+// that chose it.
+std::unique_ptr<KvCachePolicy> make_row_policy(const PolicyContext& context, const PolicyRow& row, nlohmann::json spec,
+                                               std::optional<double> max_kl) {
+  Parameters read(std::string(row.name), spec);
+  constexpr std::string_view kHelp = "share of positions at which attention is compared with that over the full cache";
+  const bool shadows = !spec.contains("shadow") || spec["shadow"] != 0;
+  const double shadow = shadows ? read.number("shadow", 0, kLeastShadowShare, 1, kHelp) : 0;
+  if (shadow == 0) read.refuse({"on_drift"}, "\"shadow\"");
+  const bool steps_up =
+      read.choice("on_drift", "report", {"report", "step_up"},
+                  "with `shadow`, if a promise is broken: count it, or also go on with the next safer "
+                  "policy of the model's frontier") == "step_up";
+  nlohmann::json own = spec;
+  for (const char* key : {"shadow", "on_drift"}) own.erase(key);
+  nlohmann::json parameters = own;
+  parameters.erase("policy");
+  check_window(context.window, row, shadow);
+  std::unique_ptr<KvCachePolicy> policy = row.create(context, parameters);
+  std::optional<KeptPromise> promise;
+  std::vector<nlohmann::json> safer;
+  if (max_kl || shadow > 0 || row.name == kCalibratedPolicy) {  // else the model need not be calibrated
+    const auto calibration = calibration_of(context);
+    const Frontier frontier = calibration == nullptr ? Frontier() : calibration->frontier;
+    const size_t at = find_point(frontier, own);
+    if (at < frontier.size()) promise = KeptPromise{frontier[at], max_kl.value_or(frontier[at].kl)};
+    for (size_t i = at + 1; i < frontier.size(); ++i) safer.push_back(frontier[i].spec);
+  }
+  if (steps_up && !promise) {
+    throw ParameterError("kv_cache.on_drift",
+                         "\"step_up\" needs a policy on the frontier of a model that was calibrated "
+                         "(smartkv calibrate; /v1/models lists it), found " +
+                             own.dump());
+  }
+  if (shadow > 0) {
+    DriftWatch watch;
+    if (promise) watch.most_drift = promise->most_drift();
+    if (steps_up) {
+      for (const nlohmann::json& next : safer) watch.safer.push_back(make_policy(context, next));
+    }
+    policy = make_shadow_policy(context, std::move(policy), shadow, std::move(watch));
+    own = std::move(spec);
+    if (max_kl) own["max_kl"] = *max_kl;
+  }
+  policy->set_spec(std::move(own), std::move(promise));
+  return policy;
+}
+
+// Creates the policy of a name with parameters, or a preset's with some of its parameters replaced.
+std::unique_ptr<KvCachePolicy> make_named_policy(const PolicyContext& context, const std::string& name,
+                                                 const nlohmann::json& parameters, std::optional<double> max_kl) {
+  const auto with_parameters = [&](nlohmann::json own) {
+    own.update(parameters);
+    return own;
+  };
+  for (const PolicyPreset& preset : policy_presets()) {
+    if (preset.name != name) continue;
+    try {
+      return make_policy(context, with_parameters(preset.spec));
+    } catch (const ModelLacks&) {
+      if (preset.stand_in.is_null()) throw;
+      auto policy = make_policy(context, with_parameters(preset.stand_in));
+      policy->set_stand_in(std::string(policy->name()) + ", because the model was not calibrated");
+      return policy;
+    }
+  }
+  std::string known;
+  for (const PolicyRow& row : policy_registry()) {
+    if (row.name == name) return make_row_policy(context, row, with_parameters({{"policy", name}}), max_kl);
+    known += (known.empty() ? "\"" : ", \"") + std::string(row.name) + "\"";
+  }
+  for (const PolicyPreset& preset : policy_presets()) known += ", \"" + std::string(preset.name) + "\"";
+  throw CacheError("kv_cache: unknown policy \"" + name + "\"; known: " + known);
+}
+
+// Creates the policy that a promise chooses. spec: the promise, and parameters that every policy accepts.
+std::unique_ptr<KvCachePolicy> make_promised_policy(const PolicyContext& context, nlohmann::json spec) {
+  const Promise promise = Promise::take(&spec);
+  for (const auto& [key, value] : spec.items()) {
+    if (key == "shadow" || key == "on_drift") continue;
+    throw ParameterError("kv_cache." + key,
+                         "expected max_kl, max_perplexity_percent, bytes_per_token, shadow or "
+                         "on_drift beside a promise, found " +
+                             value.dump());
+  }
+  const auto calibration = calibration_of(context);
+  if (calibration == nullptr || calibration->frontier.empty()) {
+    throw ModelLacks(
+        "kv_cache: a promise needs a model whose policies were measured (smartkv calibrate, or serve "
+        "--calibrate), found one that was not");
+  }
+  nlohmann::json chosen = calibration->frontier[choose_point(calibration->frontier, promise)].spec;
+  const std::string name = chosen.at("policy");
+  chosen.erase("policy");
+  chosen.update(spec);
+  return make_named_policy(context, name, chosen, promise.max_kl);
+}
+
 }  // namespace
 
 std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec) {
+  if (Promise::is_in(spec)) return make_promised_policy(context, spec);
   std::string name = "full";
   nlohmann::json parameters = nlohmann::json::object();
   if (spec.is_string()) {
@@ -160,37 +273,7 @@ std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const n
   } else if (!spec.is_null()) {
     throw CacheError("kv_cache: expected a policy's name or an object, found " + std::string(spec.type_name()));
   }
-  for (const PolicyPreset& preset : policy_presets()) {
-    if (preset.name != name) continue;
-    const auto with_parameters = [&](nlohmann::json own) {  // those given beside the preset's name override it
-      own.update(parameters);
-      return own;
-    };
-    try {
-      return make_policy(context, with_parameters(preset.spec));
-    } catch (const ModelLacks& problem) {
-      if (preset.stand_in.is_null()) throw;
-      auto policy = make_policy(context, with_parameters(preset.stand_in));
-      policy->set_stand_in(std::string(policy->name()) + ", because the model was not calibrated");
-      return policy;
-    }
-  }
-  const bool shadows = !parameters.contains("shadow") || parameters["shadow"] != 0;
-  constexpr std::string_view kHelp = "share of positions at which attention is compared with that over the full cache";
-  const double shadow = shadows ? Parameters(name, parameters).number("shadow", 0, kLeastShadowShare, 1, kHelp) : 0;
-  parameters.erase("shadow");  // Handled here for all policies, so no policy knows it.
-  std::string known;
-  for (const PolicyRow& row : policy_registry()) {
-    if (row.name == name) {
-      check_window(context.window, row, shadow);
-      std::unique_ptr<KvCachePolicy> policy = row.create(context, parameters);
-      if (shadow > 0) policy = make_shadow_policy(context, std::move(policy), shadow);
-      return policy;
-    }
-    known += (known.empty() ? "\"" : ", \"") + std::string(row.name) + "\"";
-  }
-  for (const PolicyPreset& preset : policy_presets()) known += ", \"" + std::string(preset.name) + "\"";
-  throw CacheError("kv_cache: unknown policy \"" + name + "\"; known: " + known);
+  return make_named_policy(context, name, parameters, {});
 }
 
 }  // namespace smartkv

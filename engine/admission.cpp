@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "cache/policies/calibrated/sensitivity.h"
 #include "cache/presets.h"
 #include "engine/log.h"
 #include "engine/sampling/ebnf.h"
@@ -104,6 +105,10 @@ RequestObjects Admission::objects_of(const GenerationRequest& request) const {
   RequestObjects objects;
   objects.speculation = speculation_for(request.speculative);
   objects.policy = policy_for(request.kv_cache, objects.speculation.get());
+  check_chosen("kv_cache", request.kv_cache, objects.policy.get(), parts_.options);
+  if (const auto& draft = objects.speculation; draft != nullptr) {
+    check_chosen("speculative.kv_cache", draft->spec.kv_cache, draft->policy.get(), parts_.options);
+  }
   objects.grammar = grammar_for(request);
   const std::string problem = memory_problem(request, *objects.policy, objects.speculation.get());
   if (!problem.empty()) throw RequestError(RequestError::Kind::kTooLarge, "max_tokens", problem);
@@ -142,7 +147,7 @@ std::string Admission::memory_problem(const GenerationRequest& request, const Kv
 void Admission::share_prefixes(Request* request) const {
   if (parts_.options.prefix_cache_bytes == 0 || request->generation.prompt_logprobs >= 0 || request->offloads()) return;
   request->prefixes = prefixes_;
-  request->prefix_key = policy_spec(request->generation.kv_cache).dump() + '\n' + request->generation.cache_salt;
+  request->prefix_key = request->policy->spec().dump() + '\n' + request->generation.cache_salt;
   const auto group = [&](const std::string& key) { return PrefixCache::group_of(key, request->generation.prompt); };
   request->prefix_group = request->draft_prefix_group = group(request->prefix_key);
   const Speculation* speculation = request->speculation.get();
@@ -200,11 +205,11 @@ std::vector<MemoryPlan> Admission::plan(const GenerationRequest& request) const 
   return plans;
 }
 
-std::string Admission::stand_in(const std::string& preset) const {
+std::shared_ptr<const KvCachePolicy> Admission::preset_policy(std::string_view preset) const {
   try {
-    return policy_for(preset, nullptr)->stand_in();
+    return policy_for(std::string(preset), nullptr);
   } catch (const RequestError&) {
-    return "";  // requests get the reason
+    return nullptr;  // requests get the reason
   }
 }
 
@@ -212,12 +217,12 @@ void Admission::log_stand_ins() const {
   std::map<std::string, std::string> presets;  // by what stands in
   for (const PolicyPreset& preset : policy_presets()) {
     if (!allows(parts_.options.allowed_policies, preset.name)) continue;
-    std::string& names = presets[stand_in(std::string(preset.name))];
+    const auto policy = preset_policy(preset.name);
+    if (policy == nullptr || policy->stand_in().empty()) continue;
+    std::string& names = presets[policy->stand_in()];
     names += (names.empty() ? "" : ", ") + std::string(preset.name);
   }
-  for (const auto& [used, names] : presets) {
-    if (!used.empty()) log_info("presets " + names + " use " + used);
-  }
+  for (const auto& [used, names] : presets) log_info("presets " + names + " use " + used);
 }
 
 void Admission::list_choices(nlohmann::ordered_json* out) const {
@@ -230,7 +235,14 @@ void Admission::list_choices(nlohmann::ordered_json* out) const {
   for (const PolicyPreset& preset : policy_presets()) {
     if (!allows(options.allowed_policies, preset.name)) continue;
     Json& listed = presets.emplace_back(Json{{"name", preset.name}, {"summary", preset.summary}});
-    if (const std::string used = stand_in(std::string(preset.name)); !used.empty()) listed["stand_in"] = used;
+    const auto policy = preset_policy(preset.name);
+    if (policy == nullptr) continue;
+    listed["kv_cache"] = policy->spec();
+    if (!policy->stand_in().empty()) listed["stand_in"] = policy->stand_in();
+  }
+  if (const auto calibration = context_.load_sensitivity ? context_.load_sensitivity() : nullptr;
+      calibration != nullptr) {
+    (*out)["frontier"] = frontier_json(calibration->frontier);
   }
   for (const auto method : {DraftMethod::kNgram, DraftMethod::kSelf, DraftMethod::kDraftModel, DraftMethod::kAuto}) {
     if (method == DraftMethod::kDraftModel && parts_.draft_model == nullptr) continue;

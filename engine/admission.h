@@ -44,7 +44,8 @@ class Admission {
   void stop() { grammars_.stop(); }
 
  private:
-  std::string stand_in(const std::string& preset) const;  // KvCachePolicy::stand_in()
+  // Returns null if requests cannot use the preset.
+  std::shared_ptr<const KvCachePolicy> preset_policy(std::string_view preset) const;
   // Lists the policies, presets and speculation methods that requests may name on this server.
   void list_choices(nlohmann::ordered_json* out) const;
   // Each of these may throw RequestError.

@@ -19,6 +19,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cache/frontier.h"
 #include "engine/live_sequence.h"
 #include "engine/memory_plan.h"
 #include "engine/model/model_options.h"
@@ -128,13 +129,15 @@ struct RequestTimings {
 // of a draft is not included.
 struct KvCacheUsage {
   std::string policy;
-  std::string stand_in;      // KvCachePolicy::stand_in()
-  int64_t tokens = 0;        // appended to the cache
-  int64_t tokens_kept = 0;   // still represented in it, averaged over layers
-  int64_t bytes = 0;         // every byte that the cache holds
-  int64_t shared_bytes = 0;  // part of `bytes` in pages shared with other sequences or stored prefixes
-  int64_t full_bytes = 0;    // bytes that the full cache would hold for the same tokens
-  TierUse tiers = {};        // of the choices that have finished
+  nlohmann::json spec;                 // KvCachePolicy::spec()
+  std::string stand_in;                // KvCachePolicy::stand_in()
+  std::optional<KeptPromise> promise;  // KvCachePolicy::promise()
+  int64_t tokens = 0;                  // appended to the cache
+  int64_t tokens_kept = 0;             // still represented in it, averaged over layers
+  int64_t bytes = 0;                   // every byte that the cache holds
+  int64_t shared_bytes = 0;            // part of `bytes` in pages shared with other sequences or stored prefixes
+  int64_t full_bytes = 0;              // bytes that the full cache would hold for the same tokens
+  TierUse tiers = {};                  // of the choices that have finished
   // SequenceCache::details() of one finished choice, the one with the highest index.
   std::map<std::string, double> details = {};
 };

@@ -88,7 +88,9 @@ RequestUsage Request::usage(Clock::time_point now) const {
   usage.cached_tokens = cached_tokens;
   usage.seed = seed;
   usage.kv_cache.policy = policy->name();
+  usage.kv_cache.spec = policy->spec();
   usage.kv_cache.stand_in = policy->stand_in();
+  usage.kv_cache.promise = policy->promise();
   if (speculation != nullptr) {
     usage.speculation.method = name(speculation->spec.method);
     usage.speculation.exact = speculation->exact;

@@ -91,6 +91,12 @@ void check_allowed(const GenerationRequest& request, const EngineOptions& option
   }
 }
 
+void check_chosen(const std::string& field, const nlohmann::json& spec, const KvCachePolicy* policy,
+                  const EngineOptions& options) {
+  if (policy == nullptr || !Promise::is_in(spec)) return;
+  check_listed(field, std::string(policy->name()), options.allowed_policies, "allowed_policies");
+}
+
 void check_allowed_lists(const EngineOptions& options, const RunCheck& run) {
   bool all_known = true;
   const auto refuse = [&](const char* list, const char* expected, const std::string& name) {

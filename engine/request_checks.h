@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cache/policy.h"
 #include "engine/engine.h"
 
 namespace smartkv {
@@ -27,6 +28,11 @@ bool allows(const std::vector<std::string>& list, std::string_view name);
 // options.allowed_speculation. A preset counts under its own name. "off" is always allowed, and so is a field that
 // leaves the choice to the server. Throws a RequestError (kInvalid) that names the field and the list.
 void check_allowed(const GenerationRequest& request, const EngineOptions& options);
+
+// As check_allowed(), for the policy that a promise in a field has chosen. Does nothing for other specs. `policy` may
+// be null.
+void check_chosen(const std::string& field, const nlohmann::json& spec, const KvCachePolicy* policy,
+                  const EngineOptions& options);
 
 // Checks that both lists hold only known names, and that they allow the server's own defaults. Throws RequestError
 // (kInvalid). `run` calls each check; it may catch their errors in order to collect them.

@@ -11,6 +11,7 @@
 #include <xxhash.h>
 
 #include "engine/calibration/calibration_texts.h"
+#include "engine/calibration/measure_frontier.h"
 #include "engine/calibration/measure_sensitivity.h"
 #include "engine/log.h"
 #include "engine/model/llama.h"
@@ -23,9 +24,10 @@ namespace smartkv {
 namespace {
 
 constexpr size_t kMostTokens = 4096;                // of all texts together
-constexpr int kVersion = 2;                         // of what is measured; a change makes older files useless
+constexpr int kVersion = 3;                         // of what is measured; a change makes older files useless
 constexpr std::string_view kMeasured = "measured";  // key of the metadata: whether by_answers
 constexpr std::string_view kAnswers = "answers", kChannels = "channels";
+constexpr std::string_view kFrontier = "frontier";  // key of the metadata: frontier_json()
 
 // Identifies what is measured: the texts, and how much of them is used.
 std::string texts_id() {
@@ -72,6 +74,13 @@ Sensitivity read_sensitivity(const std::filesystem::path& file, const CacheShape
   Sensitivity result{shape.n_layers, shape.n_kv_heads, shape.head_dim, {}, {}};
   const auto measured = from.metadata().find(std::string(kMeasured));
   result.by_answers = measured != from.metadata().end() && measured->second == kAnswers;
+  if (const auto frontier = from.metadata().find(std::string(kFrontier)); frontier != from.metadata().end()) {
+    try {
+      result.frontier = read_frontier(nlohmann::json::parse(frontier->second));
+    } catch (const std::exception& error) {
+      throw ModelError(file.string() + ": " + error.what());
+    }
+  }
   result.k.resize(static_cast<size_t>(shape.n_layers * shape.n_kv_heads));
   result.v.resize(result.k.size());
   for_each_tensor(result, [&](const std::string& name, std::vector<SideSensitivity>& sides, auto member) {
@@ -108,26 +117,30 @@ void write_sensitivity(const std::filesystem::path& file, const Sensitivity& sen
   });
   // Another process may write the same file.
   const std::filesystem::path unfinished = file.string() + "." + std::to_string(::getpid());
-  write_safetensors(
-      unfinished, tensors, TensorType::kF32,
-      {{"texts", texts_id()}, {std::string(kMeasured), std::string(sensitivity.by_answers ? kAnswers : kChannels)}});
+  write_safetensors(unfinished, tensors, TensorType::kF32,
+                    {{"texts", texts_id()},
+                     {std::string(kMeasured), std::string(sensitivity.by_answers ? kAnswers : kChannels)},
+                     {std::string(kFrontier), frontier_json(sensitivity.frontier).dump()}});
   std::filesystem::rename(unfinished, file);
 }
 
-std::vector<TokenId> calibration_tokens(const Tokenizer& tokenizer, int64_t context_length) {
+CalibrationTokens calibration_tokens(const Tokenizer& tokenizer, int64_t context_length, std::string_view folder) {
   std::vector<std::vector<TokenId>> texts;
   size_t part = std::min(kMostTokens, static_cast<size_t>(context_length));
-  for (const CalibrationText& text : calibration_texts()) texts.push_back(tokenizer.encode(text.text()));
+  for (const CalibrationText& text : calibration_texts()) {
+    if (text.file.substr(0, text.file.find('/')) == folder) texts.push_back(tokenizer.encode(text.text()));
+  }
   part /= 2 * texts.size();
   for (const std::vector<TokenId>& text : texts) part = std::min(part, text.size() / 2);
-  std::vector<TokenId> tokens;
+  CalibrationTokens result{{}, std::ssize(texts)};
+  std::vector<TokenId>& tokens = result.tokens;
   for (const size_t half : {0, 1}) {
     for (const std::vector<TokenId>& text : texts) {
       const auto first = text.begin() + static_cast<std::ptrdiff_t>(half * part);
       tokens.insert(tokens.end(), first, first + static_cast<std::ptrdiff_t>(part));
     }
   }
-  return tokens;
+  return result;
 }
 
 std::shared_ptr<const Sensitivity> find_sensitivity(const std::filesystem::path& file, const CacheShape& shape) {
@@ -147,10 +160,21 @@ std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weight
                                              const std::function<void(double)>& progress) {
   if (auto known = find_sensitivity(file, shape); known != nullptr && known->by_answers >= by_answers) return known;
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<TokenId> tokens =
-      calibration_tokens(tokenizer, std::min(model.config().context_length, tokens_that_fit(model.config(), shape)));
-  auto found = std::make_shared<const Sensitivity>(
-      measure_sensitivity(model, weights, shape, threads, tokens, by_answers, progress));
+  const int64_t context = std::min(model.config().context_length, tokens_that_fit(model.config(), shape));
+  const std::vector<TokenId> tokens = calibration_tokens(tokenizer, context).tokens;
+  const auto part = [&](double from, double to) {
+    return [&progress, from, to](double done) {
+      if (progress) progress(from + (to - from) * done);
+    };
+  };
+  constexpr double kOfAnswers = 0.3;  // share of the time
+  auto found = std::make_shared<Sensitivity>(
+      measure_sensitivity(model, weights, shape, threads, tokens, by_answers, part(0, kOfAnswers)));
+  if (found->by_answers) {
+    const CalibrationTokens text = calibration_tokens(tokenizer, context, "frontier");
+    const auto table = std::make_shared<const Sensitivity>(*found);
+    found->frontier = measure_frontier(model, shape, threads, text.tokens, text.texts, table, part(kOfAnswers, 1));
+  }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::string kept = "not kept, because neither XDG_CACHE_HOME nor HOME is set";
   if (!file.empty()) {

@@ -23,13 +23,18 @@ class ThreadPool;
 // model_fingerprint(), for which all weights are read. Empty if neither variable is set.
 std::filesystem::path calibration_file(const Weights& weights);
 // Reads and writes a file: safetensors of f32 [n_layers, n_kv_heads, head_dim], "k.lambda", "k.mean", "v.lambda" and
-// "v.mean". Its metadata name the texts and what was measured. Throw ModelError.
+// "v.mean". Its metadata name the texts and what was measured, and hold the frontier. Throw ModelError.
 Sensitivity read_sensitivity(const std::filesystem::path& file, const CacheShape& shape);
 void write_sensitivity(const std::filesystem::path& file, const Sensitivity& sensitivity);
 
-// Returns the tokens that a model is measured with, at most its context: the texts that ship with the program, first a
-// half of each, then the other half of each, so that much of what a half goes on with is far away.
-std::vector<TokenId> calibration_tokens(const Tokenizer& tokenizer, int64_t context_length);
+// Tokens that a model is measured with: of each text of a folder of assets/ a part, then of each text a second part, so
+// that much of what a part goes on with is far away. All parts have the same size.
+struct CalibrationTokens {
+  std::vector<TokenId> tokens;  // no more than the context asked for
+  int64_t texts = 0;
+};
+CalibrationTokens calibration_tokens(const Tokenizer& tokenizer, int64_t context_length,
+                                     std::string_view folder = "calibration");
 
 // Returns what `file` holds; null if there is no such file or it cannot be used, which is a warning. `file` may be
 // empty.

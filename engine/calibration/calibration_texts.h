@@ -1,4 +1,5 @@
-// The texts from which a model is calibrated: assets/calibration/*.txt, built into the program.
+// The texts that a model is measured with, built into the program: assets/calibration/*.txt, from which its tables
+// come, and assets/frontier/*.txt, which show what policies do with them.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,6 @@ struct CalibrationText {
   std::string_view text() const { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 };
 
-std::vector<CalibrationText> calibration_texts();
+std::vector<CalibrationText> calibration_texts();  // all of them
 
 }  // namespace smartkv

@@ -50,8 +50,8 @@ class Follower {
   }
 
  private:
-  // Makes the policy that rank 0 has made, also if this rank knows a gate or a calibration that rank 0 lacks, such as one
-  // that was stored while the ranks started. Throws RankError if this rank lacks what rank 0 has.
+  // Makes the policy that rank 0 has made, also if this rank knows a gate or a calibration that rank 0 lacks, such as
+  // one that was stored while the ranks started. Throws RankError if this rank lacks what rank 0 has.
   std::unique_ptr<KvCachePolicy> make_policy_as(const json& spec, const std::string& stand_in) const {
     PolicyContext context = context_;
     if (!stand_in.empty()) {

@@ -85,7 +85,9 @@ class LeadingPolicy final : public KvCachePolicy {
         id_(link_->new_id()),
         part_(std::move(part)) {
     set_stand_in(part_->stand_in());
-    link_->tell({rank_operation::kPolicy, id_, spec, stand_in()});
+    set_spec(part_->spec(), part_->promise());
+    const json& told = Promise::is_in(spec) ? part_->spec() : spec;  // rank 0 decides what a promise chooses
+    link_->tell({rank_operation::kPolicy, id_, told, stand_in()});
   }
   ~LeadingPolicy() override { link_->tell({rank_operation::kForget, id_}); }
 

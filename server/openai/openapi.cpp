@@ -27,10 +27,13 @@ constexpr const char* kSchemas = R"({
     "prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"}, "total_tokens": {"type": "integer"},
     "prompt_tokens_details": {"type": "object"}, "completion_tokens_details": {"type": "object"}, "speculative": {"type": "object"},
     "seed": {"type": "integer"},
-    "kv_cache": {"type": "object", "required": ["policy", "tokens", "tokens_kept", "bytes", "shared_bytes", "full_bytes", "tiers"], "properties": {
-      "policy": {"type": "string"}, "tokens": {"type": "integer"}, "tokens_kept": {"type": "integer"}, "bytes": {"type": "integer"},
+    "kv_cache": {"type": "object", "required": ["policy", "spec", "tokens", "tokens_kept", "bytes", "shared_bytes", "full_bytes", "tiers"], "properties": {
+      "policy": {"type": "string"}, "spec": {"type": "object"}, "tokens": {"type": "integer"}, "tokens_kept": {"type": "integer"}, "bytes": {"type": "integer"},
       "shared_bytes": {"type": "integer"}, "full_bytes": {"type": "integer"}, "tiers": {"$ref": "#/components/schemas/Tiers"},
-      "details": {"type": "object"}, "stand_in": {"type": "string"}}}}},
+      "details": {"type": "object"}, "stand_in": {"type": "string"}, "promise": {"$ref": "#/components/schemas/Promise"}}}}},
+  "Promise": {"type": "object", "required": ["max_kl", "kl", "perplexity_percent", "bytes_per_token"], "properties": {
+    "max_kl": {"type": "number"}, "kl": {"type": "number"}, "perplexity_percent": {"type": "number"},
+    "bytes_per_token": {"type": "number"}, "kept": {"type": "boolean"}, "steps": {"type": "integer"}}},
   "Timings": {"type": "object", "properties": {
     "queued_ms": {"type": "number"}, "prefill_ms": {"type": "number"}, "decode_ms": {"type": "number"}, "total_ms": {"type": "number"},
     "model_ms": {"type": "number"}, "sample_ms": {"type": "number"}, "preempted_ms": {"type": "number"},

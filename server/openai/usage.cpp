@@ -9,6 +9,19 @@ namespace {
 
 double per_second(int64_t count, double ms) { return ms > 0 ? 1000.0 * static_cast<double>(count) / ms : 0; }
 
+// details: of the sequence, which say what shadow mode saw of the promise.
+Json promise_json(const KeptPromise& promise, const std::map<std::string, double>& details) {
+  Json json = {{"max_kl", promise.max_kl},
+               {"kl", promise.point.kl},
+               {"perplexity_percent", promise.point.perplexity_percent},
+               {"bytes_per_token", promise.point.bytes_per_token}};
+  if (details.contains("promise_judged")) {
+    json["kept"] = details.at("promise_broken") == 0;
+    json["steps"] = static_cast<int64_t>(details.at("promise_steps"));
+  }
+  return json;
+}
+
 }  // namespace
 
 Json tiers_json(const TierShares& tiers, double unit) {
@@ -34,6 +47,7 @@ Json usage_json(const RequestUsage& usage) {
                  {"rejected_prediction_tokens", speculation.drafted - speculation.accepted}}},
                {"kv_cache",
                 {{"policy", cache.policy},
+                 {"spec", cache.spec},
                  {"tokens", cache.tokens},
                  {"tokens_kept", cache.tokens_kept},
                  {"bytes", cache.bytes},
@@ -43,6 +57,7 @@ Json usage_json(const RequestUsage& usage) {
                {"seed", usage.seed}};
   if (!cache.details.empty()) json["kv_cache"]["details"] = cache.details;
   if (!cache.stand_in.empty()) json["kv_cache"]["stand_in"] = cache.stand_in;
+  if (cache.promise) json["kv_cache"]["promise"] = promise_json(*cache.promise, cache.details);
   if (speculation.method != "off") {
     json["speculative"] = {{"method", speculation.method},
                            {"drafted", speculation.drafted},

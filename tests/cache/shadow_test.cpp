@@ -10,6 +10,7 @@
 
 #include "cache/shadow/shadow_sequence.h"
 #include "tests/cache/cache_driver.h"
+#include "tests/cache/random_sensitivity.h"
 
 namespace smartkv {
 namespace {
@@ -195,6 +196,86 @@ TEST_F(Shadow, RefusesShares) {
       EXPECT_THAT(error.what(), testing::StartsWith("kv_cache.shadow: expected a number in "));
       EXPECT_THAT(error.what(), testing::EndsWith("found " + share.dump()));
     }
+  }
+}
+
+// A promise of k4v4 that its own drift breaks, on a frontier with k8v8 and full.
+class ShadowPromise : public Shadow {
+ protected:
+  // drift: that of k4v4 on the frontier.
+  std::unique_ptr<KvCachePolicy> promised(double drift, const char* on_drift = "step_up") {
+    Sensitivity known = *random_sensitivity(shape_);
+    known.frontier = {{{{"policy", "k4v4"}}, 300, 0.01, 0, drift},
+                      {{{"policy", "k8v8"}}, 600, 0.001, 0, drift / 4},
+                      {{{"policy", "full"}}, 1200, 0, 0, 0}};
+    PolicyContext context{shape_, pool_, &threads_};
+    context.load_sensitivity = [found = std::make_shared<const Sensitivity>(known)] { return found; };
+    return make_policy(context, {{"policy", "k4v4"}, {"shadow", 0.1}, {"on_drift", on_drift}});
+  }
+};
+
+TEST_F(ShadowPromise, IsKeptWhileTheDriftIsSmall) {
+  const auto made = promised(0.5);
+  const auto cache = made->new_sequence(1);
+  run(cache.get(), 800, 64);
+  const auto details = cache->details();
+  EXPECT_EQ(details.at("promise_judged"), 1);
+  EXPECT_EQ(details.at("promise_broken"), 0);
+  EXPECT_EQ(details.at("promise_steps"), 0);
+}
+
+TEST_F(ShadowPromise, IsNotJudgedByFewSamples) {
+  const auto made = promised(1e-6);
+  const auto cache = made->new_sequence(1);
+  run(cache.get(), 155, 64);
+  EXPECT_FALSE(cache->details().contains("promise_judged"));
+}
+
+TEST_F(ShadowPromise, ThatIsBrokenCanBeReportedOnly) {
+  const auto made = promised(1e-6, "report"), plain = policy("k4v4");
+  const auto cache = made->new_sequence(1), expected = plain->new_sequence(1);
+  EXPECT_TRUE(run(cache.get(), 800, 64) == run(expected.get(), 800, 64));
+  EXPECT_EQ(cache->details().at("promise_broken"), 1);
+  EXPECT_EQ(cache->details().at("promise_steps"), 0);
+}
+
+// The stepped-up cache is what the safer policy would hold of the same keys and values.
+TEST_F(ShadowPromise, ThatIsBrokenLeadsToSaferPoliciesUpToFull) {
+  const auto made = promised(1e-6), full = policy(nullptr);
+  const auto cache = made->new_sequence(1), expected = full->new_sequence(1);
+  const Outputs stepped = run(cache.get(), 1000, 64), exact = run(expected.get(), 1000, 64);
+  EXPECT_EQ(cache->details().at("promise_steps"), 2);
+  EXPECT_EQ(cache->details().at("promise_broken"), 1);
+  EXPECT_TRUE(std::equal(stepped.begin() + 900, stepped.end(), exact.begin() + 900));
+  EXPECT_FALSE(std::equal(stepped.begin() + 100, stepped.begin() + 200, exact.begin() + 100));
+  EXPECT_EQ(cache->stats().bytes - static_cast<int64_t>(cache->details().at("shadow_bytes")), expected->stats().bytes);
+  EXPECT_EQ(cache->resume(2000), nullptr);
+}
+
+TEST_F(ShadowPromise, StepsAtTheSameBoundariesInAnyChunksAndForks) {
+  Outputs expected;
+  for (const int64_t chunk : {64, 29, 512}) {
+    const auto made = promised(0.004);
+    const auto cache = made->new_sequence(1);
+    run(cache.get(), 500, chunk);
+    const auto fork = cache->fork();
+    const Outputs found = run(fork.get(), 1000, chunk);
+    EXPECT_GT(fork->details().at("promise_steps"), 0) << chunk;
+    EXPECT_LE(fork->stats().bytes, made->max_bytes(1, 1000));
+    if (expected.empty()) expected = found;
+    EXPECT_TRUE(found == expected) << chunk;
+  }
+}
+
+TEST_F(ShadowPromise, MaxGrowthCoversAStep) {
+  const auto made = promised(1e-6);
+  const auto cache = made->new_sequence(1);
+  CacheDriver driver(shape_, kShadowHeads, &threads_);
+  for (int64_t end = 64; end <= 1000; end += 64) {
+    const int64_t before = pool_->bytes_in_use(), most = cache->max_growth(64);
+    pool_->restart_peak();
+    driver.run(cache.get(), end, 64);
+    EXPECT_LE(pool_->peak_bytes() - before, most) << end;
   }
 }
 

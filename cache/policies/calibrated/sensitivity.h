@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/frontier.h"
 #include "cache/sequence_cache.h"
 #include "kernels/calibrated_page.h"
 
@@ -24,6 +25,7 @@ struct Sensitivity {
   int64_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
   std::vector<SideSensitivity> k, v;  // [n_layers, n_kv_heads]
   bool by_answers = false;            // lambda also counts what the layers behind make of an error
+  Frontier frontier = {};             // of the model; empty unless by_answers
 
   // Identifies the values: states of caches that were packed with other ones cannot be used.
   uint64_t fingerprint() const;

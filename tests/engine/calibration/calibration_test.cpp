@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/calibration/calibration_texts.h"
+#include "engine/calibration/measure_frontier.h"
 #include "engine/calibration/measure_sensitivity.h"
 #include "engine/weights/model_fingerprint.h"
 #include "engine/weights/safetensors.h"
@@ -33,10 +34,14 @@ TEST(Calibration, FilesKeepASensitivity) {
   write_sensitivity(file, *written);
   EXPECT_EQ(read_sensitivity(file, kShape).fingerprint(), written->fingerprint());
   EXPECT_FALSE(read_sensitivity(file, kShape).by_answers);
+  EXPECT_TRUE(read_sensitivity(file, kShape).frontier.empty());
   Sensitivity by_answers = *written;
   by_answers.by_answers = true;
+  by_answers.frontier = {{{{"policy", "k4v4"}}, 10, 0.1, 2, 0.3}, {{{"policy", "full"}}, 40}};
   write_sensitivity(file, by_answers);
-  EXPECT_TRUE(read_sensitivity(file, kShape).by_answers);
+  const Sensitivity read = read_sensitivity(file, kShape);
+  EXPECT_TRUE(read.by_answers);
+  EXPECT_EQ(frontier_json(read.frontier), frontier_json(by_answers.frontier));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);  // nothing unfinished is left
 }
 
@@ -58,6 +63,10 @@ TEST(Calibration, FilesThatDoNotFitAreErrors) {
   bad.k[0].mean[0] = std::numeric_limits<float>::quiet_NaN();
   write_sensitivity(file, bad);
   EXPECT_THAT(error_of([&] { read_sensitivity(file, kShape); }), HasSubstr("tensor \"k.mean\": expected finite"));
+  bad = *written;
+  bad.frontier = {{{{"policy", "full"}}, -1}};
+  write_sensitivity(file, bad);
+  EXPECT_THAT(error_of([&] { read_sensitivity(file, kShape); }), HasSubstr("frontier: expected more bytes"));
   write_safetensors(file, {}, TensorType::kF32, {{"texts", "1"}});
   EXPECT_THAT(error_of([&] { read_sensitivity(file, kShape); }), HasSubstr("with the texts of this program"));
   std::ofstream(file) << "no safetensors";
@@ -68,7 +77,25 @@ TEST(Calibration, TextsAreLongEnough) {
   for (const CalibrationText& text : calibration_texts()) {
     EXPECT_GT(text.text().size(), 4000) << text.file;  // a thousand tokens
   }
-  EXPECT_EQ(calibration_texts().size(), 4);
+  EXPECT_EQ(calibration_texts().size(), 8);
+}
+
+TEST(Calibration, TokensOfAFolderAreTwoPartsOfEachText) {
+  const ByteTokenizer tokenizer;
+  std::vector<std::string> texts;
+  for (const CalibrationText& text : calibration_texts()) {
+    if (text.file.starts_with("frontier/")) texts.emplace_back(text.text());
+  }
+  const CalibrationTokens found = calibration_tokens(tokenizer, 800, "frontier");
+  EXPECT_EQ(found.texts, 4);
+  std::vector<TokenId> expected;
+  for (const size_t half : {0, 1}) {
+    for (const std::string& text : texts) {
+      const auto part = tokenizer.encode(text.substr(100 * half, 100));
+      expected.insert(expected.end(), part.begin(), part.end());
+    }
+  }
+  EXPECT_EQ(found.tokens, expected);
 }
 
 TEST(Calibration, FilesAreInTheUsersCacheByFingerprint) {
@@ -133,6 +160,29 @@ TEST_F(CalibratedModel, HasAValueForEachChannel) {
       for (const float lambda : side.lambda) EXPECT_GT(lambda, 0);
     }
   }
+}
+
+TEST(MeasureFrontier, HasPoliciesThatNoCheaperOneBeats) {
+  ModelConfig config = tiny_config();
+  config.context_length = 1024;
+  const TinyWeights weights(config);
+  const Served served(weights, "f32");
+  ThreadPool threads(2);
+  std::vector<double> progress;
+  const Frontier frontier =
+      measure_frontier(*served.model, served.context.shape, threads, some_tokens(1024, config.vocab_size, 1), 2,
+                       random_sensitivity(served.context.shape), [&](double done) { progress.push_back(done); });
+  ASSERT_GT(frontier.size(), 3u);
+  EXPECT_EQ(frontier.back().spec, nlohmann::json({{"policy", "full"}}));
+  EXPECT_EQ(frontier.back().kl, 0);
+  EXPECT_EQ(frontier.back().bytes_per_token, static_cast<double>(served.context.shape.bytes_per_token()));
+  EXPECT_EQ(frontier_json(read_frontier(frontier_json(frontier))), frontier_json(frontier));
+  for (const FrontierPoint& point : std::span(frontier).first(frontier.size() - 1)) {
+    EXPECT_GT(point.kl, 0) << point.spec;
+    EXPECT_GT(point.drift, 0) << point.spec;
+  }
+  EXPECT_TRUE(std::ranges::is_sorted(progress));
+  EXPECT_DOUBLE_EQ(progress.back(), 1);
 }
 
 // Answers give each side of a KV head one factor.
