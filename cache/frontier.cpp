@@ -16,13 +16,13 @@ using nlohmann::json;
 
 struct Limit {
   const char* key;
-  std::optional<double> Promise::* member;
-  double FrontierPoint::* value;
+  std::optional<double> Promise::*member;
+  double FrontierPoint::*value;
 };
-constexpr std::array kLimits = {Limit{"max_kl", &Promise::max_kl, &FrontierPoint::kl},
-                                Limit{"max_perplexity_percent", &Promise::max_perplexity_percent,
-                                      &FrontierPoint::perplexity_percent},
-                                Limit{"bytes_per_token", &Promise::bytes_per_token, &FrontierPoint::bytes_per_token}};
+constexpr std::array kLimits = {
+    Limit{"max_kl", &Promise::max_kl, &FrontierPoint::kl},
+    Limit{"max_perplexity_percent", &Promise::max_perplexity_percent, &FrontierPoint::perplexity_percent},
+    Limit{"bytes_per_token", &Promise::bytes_per_token, &FrontierPoint::bytes_per_token}};
 
 bool keeps(const FrontierPoint& point, const Promise& promise) {
   return std::ranges::all_of(kLimits, [&](const Limit& limit) {
@@ -84,8 +84,7 @@ Frontier read_frontier(const json& points) {
 }
 
 bool Promise::is_in(const json& spec) {
-  return spec.is_object() && !spec.contains("policy") &&
-         std::ranges::any_of(kLimits, [&](const Limit& limit) {
+  return spec.is_object() && !spec.contains("policy") && std::ranges::any_of(kLimits, [&](const Limit& limit) {
            const auto found = spec.find(limit.key);
            return found != spec.end() && !found->is_null();
          });
@@ -97,9 +96,10 @@ Promise Promise::take(json* spec) {
   for (const Limit& limit : kLimits) {
     if (!parameters.has(limit.key)) continue;
     const bool percent = limit.member == &Promise::max_perplexity_percent;
-    promise.*limit.member = parameters.number(limit.key, 0, 0, limit.member == &Promise::bytes_per_token ? 1e12
-                                                               : percent                                ? 1e6
-                                                                                                        : 100);
+    promise.*limit.member = parameters.number(limit.key, 0, 0,
+                                              limit.member == &Promise::bytes_per_token ? 1e12
+                                              : percent                                 ? 1e6
+                                                                                        : 100);
   }
   for (const Limit& limit : kLimits) spec->erase(limit.key);
   return promise;

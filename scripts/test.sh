@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 source scripts/setup.sh
 
 PRESETS='^(release|asan|tsan|cuda)$'
-PROGRAMS='^(kernels|cache|weights|text|engine|server|lab|torch)$'
+PROGRAMS='^(kernels|cache|weights|text|hub|engine|server|lab|torch)$'
 SLOW_LABELS='^(clients|emulated)$'
 # Suites of more than five seconds, and those that start servers or train.
 SLOW_SUITES='^(torch\.|cuda\.|server\.|lab\.|kernels\.Levels/|cache\.(Policies|Bits)/|weights\.Fuzz|engine\.(Parity|RealModel|All/|LlamaSpeculation|JsonSchema|Parameters/)|text\.Tokenizer)'
@@ -32,7 +32,7 @@ fi
 
 for name in "$@"; do
   [[ $name =~ $PRESETS || $name =~ $PROGRAMS ]] ||
-    fail "unknown name '$name': expected quick, a preset (release, asan, tsan, cuda) or a program (kernels, cache, weights, text, engine, server, lab, torch)"
+    fail "unknown name '$name': expected quick, a preset (release, asan, tsan, cuda) or a program (kernels, cache, weights, text, hub, engine, server, lab, torch)"
 done
 
 install_packages

@@ -53,6 +53,28 @@ int64_t tokens_that_fit(const ModelConfig& model, const CacheShape& shape) {
   return std::max<int64_t>(512, available_bytes() / 4 / bytes);
 }
 
+int64_t measured_context(const ModelConfig& model, const CacheShape& shape) {
+  return std::min(model.context_length, tokens_that_fit(model, shape));
+}
+
+std::string seconds_since(std::chrono::steady_clock::time_point start) {
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return std::to_string(std::lround(seconds));
+}
+
+// Writes the file of a calibration, unless its name is empty. Returns what became of it, for the log.
+std::string keep(const std::filesystem::path& file, const Sensitivity& found) {
+  if (file.empty()) return "not kept, because neither XDG_CACHE_HOME nor HOME is set";
+  try {
+    std::filesystem::create_directories(file.parent_path());
+    write_sensitivity(file, found);
+    return "kept in " + file.string();
+  } catch (const std::exception& error) {
+    log_warning(file.string() + " cannot be written (" + error.what() + "): the next start calibrates again");
+    return "not kept";
+  }
+}
+
 }  // namespace
 
 std::filesystem::path calibration_file(const Weights& weights) {
@@ -160,37 +182,27 @@ std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weight
                                              const std::function<void(double)>& progress) {
   if (auto known = find_sensitivity(file, shape); known != nullptr && known->by_answers >= by_answers) return known;
   const auto start = std::chrono::steady_clock::now();
-  const int64_t context = std::min(model.config().context_length, tokens_that_fit(model.config(), shape));
-  const std::vector<TokenId> tokens = calibration_tokens(tokenizer, context).tokens;
-  const auto part = [&](double from, double to) {
-    return [&progress, from, to](double done) {
-      if (progress) progress(from + (to - from) * done);
-    };
-  };
-  constexpr double kOfAnswers = 0.3;  // share of the time
-  auto found = std::make_shared<Sensitivity>(
-      measure_sensitivity(model, weights, shape, threads, tokens, by_answers, part(0, kOfAnswers)));
-  if (found->by_answers) {
-    const CalibrationTokens text = calibration_tokens(tokenizer, context, "frontier");
-    const auto table = std::make_shared<const Sensitivity>(*found);
-    found->frontier = measure_frontier(model, shape, threads, text.tokens, text.texts, table, part(kOfAnswers, 1));
-  }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::string kept = "not kept, because neither XDG_CACHE_HOME nor HOME is set";
-  if (!file.empty()) {
-    try {
-      std::filesystem::create_directories(file.parent_path());
-      write_sensitivity(file, *found);
-      kept = "kept in " + file.string();
-    } catch (const std::exception& error) {
-      log_warning(file.string() + " cannot be written (" + error.what() + "): the next start calibrates again");
-      kept = "not kept";
-    }
-  }
-  log_info("calibrated " + model.config().name + " in " + std::to_string(seconds).substr(0, 4) + " s with " +
+  const std::vector<TokenId> tokens = calibration_tokens(tokenizer, measured_context(model.config(), shape)).tokens;
+  auto found = std::make_shared<const Sensitivity>(
+      measure_sensitivity(model, weights, shape, threads, tokens, by_answers, progress));
+  const std::string kept = keep(file, *found);
+  log_info("calibrated " + model.config().name + " in " + seconds_since(start) + " s with " +
            std::to_string(tokens.size()) + " tokens" +
            (found->by_answers ? "" : " by its channels (`smartkv calibrate` also measures its answers)") + "; " + kept);
   return found;
+}
+
+void calibrate_frontier(Model& model, const Tokenizer& tokenizer, const CacheShape& shape, ThreadPool& threads,
+                        const std::filesystem::path& file, const std::shared_ptr<const Sensitivity>& sensitivity,
+                        const std::function<void(double)>& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  const CalibrationTokens text = calibration_tokens(tokenizer, measured_context(model.config(), shape), "frontier");
+  Sensitivity found = *sensitivity;
+  found.frontier = measure_frontier(model, shape, threads, text.tokens, text.texts, sensitivity, progress);
+  const std::string kept = keep(file, found);
+  log_info("measured " + std::to_string(found.frontier.size()) + " policies that no cheaper one beats on " +
+           model.config().name + " in " + seconds_since(start) + " s with " + std::to_string(text.tokens.size()) +
+           " tokens; " + kept);
 }
 
 std::shared_ptr<const Sensitivity> Calibration::get() {

@@ -45,6 +45,11 @@ std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weight
                                              const CacheShape& shape, ThreadPool& threads,
                                              const std::filesystem::path& file, bool by_answers = false,
                                              const std::function<void(double)>& progress = nullptr);
+// Measures the frontier of a model with this sensitivity, and writes both to `file`, which may be empty. Logs what it
+// did. progress: as in measure_frontier().
+void calibrate_frontier(Model& model, const Tokenizer& tokenizer, const CacheShape& shape, ThreadPool& threads,
+                        const std::filesystem::path& file, const std::shared_ptr<const Sensitivity>& sensitivity,
+                        const std::function<void(double)>& progress = nullptr);
 
 // The sensitivity of a model that is about to be served. Until close() the model is idle, so that get() may measure it.
 // get() is thread-safe.

@@ -18,9 +18,9 @@ namespace {
 using kernels::kPageTokens;
 using nlohmann::json;
 
-constexpr int64_t kPageAnswers = 16;                  // of each page, its last ones
-constexpr int64_t kFirstAnswer = 4 * kPageTokens;       // from here on answers are compared
-constexpr double kShadowShare = 1.0 / kPageTokens;     // a query of each page shows its drift
+constexpr int64_t kPageAnswers = 16;                      // of each page, its last ones
+constexpr int64_t kFirstAnswer = 4 * kPageTokens;         // from here on answers are compared
+constexpr double kShadowShare = 1.0 / (2 * kPageTokens);  // a query of every other page shows its drift
 
 std::vector<json> candidates() {
   std::vector<json> specs = {{{"policy", "k8v4"}}, {{"policy", "k4v4"}}};
@@ -41,8 +41,8 @@ struct Candidate {
   std::unique_ptr<KvCachePolicy> policy;  // in shadow mode
   std::vector<KindSums> kinds;
   std::unique_ptr<SequenceCache> cache = nullptr;
-  double rise = 0, rise_squares = 0;      // sums of log p(next token): the full cache's minus this one's
-  double drift = 0, samples = 0;          // of the sequence so far
+  double rise = 0, rise_squares = 0;  // sums of log p(next token): the full cache's minus this one's
+  double drift = 0, samples = 0;      // of the sequence so far
 };
 
 FrontierPoint point_of(const Candidate& of) {
@@ -53,11 +53,12 @@ FrontierPoint point_of(const Candidate& of) {
     if (kind.samples > 0) point.drift = std::max(point.drift, kind.drift / static_cast<double>(kind.samples));
     answers += static_cast<double>(kind.answers);
   }
-  const double mean = of.rise / answers, error = std::sqrt(std::max(0.0, of.rise_squares / answers - mean * mean) / answers);
+  const double mean = of.rise / answers,
+               error = std::sqrt(std::max(0.0, of.rise_squares / answers - mean * mean) / answers);
   point.perplexity_percent = std::max(0.0, 100 * std::expm1(mean + error));
   const CacheStats stats = of.cache->stats();
-  point.bytes_per_token = (static_cast<double>(stats.bytes) - of.cache->details().at("shadow_bytes")) /
-                          static_cast<double>(stats.tokens);
+  point.bytes_per_token =
+      (static_cast<double>(stats.bytes) - of.cache->details().at("shadow_bytes")) / static_cast<double>(stats.tokens);
   return point;
 }
 
@@ -117,8 +118,7 @@ Frontier measure_frontier(Model& model, const CacheShape& shape, ThreadPool& thr
                           const std::function<void(double)>& progress) {
   const int64_t tokens = std::ssize(text), part = std::max<int64_t>(1, tokens / (2 * kinds));
   const auto vocab = static_cast<size_t>(model.config().vocab_size);
-  const PolicyContext context =
-      policy_context(model, shape, &threads, {}, [sensitivity] { return sensitivity; });
+  const PolicyContext context = policy_context(model, shape, &threads, {}, [sensitivity] { return sensitivity; });
   const std::unique_ptr<KvCachePolicy> full = model.make_policy(context, "full");
   std::vector<Candidate> all;
   for (const json& spec : candidates()) {
@@ -133,8 +133,8 @@ Frontier measure_frontier(Model& model, const CacheShape& shape, ThreadPool& thr
   // A quarter of the memory holds the caches of a group and their shadows.
   const int64_t fit = available_bytes() / 4 / (2 * tokens * shape.bytes_per_token());
   const auto most = static_cast<size_t>(std::clamp<int64_t>(fit, 1, std::ssize(all)));
-  std::vector<FrontierPoint> points = {{.spec = {{"policy", "full"}},
-                                        .bytes_per_token = static_cast<double>(shape.bytes_per_token())}};
+  std::vector<FrontierPoint> points = {
+      {.spec = {{"policy", "full"}}, .bytes_per_token = static_cast<double>(shape.bytes_per_token())}};
   std::vector<float> rows;
   for (size_t begin = 0; begin < all.size(); begin += most) {
     const std::span<Candidate> group = std::span(all).subspan(begin, std::min(most, all.size() - begin));
@@ -145,7 +145,8 @@ Frontier measure_frontier(Model& model, const CacheShape& shape, ThreadPool& thr
       int64_t n = std::min(kPageTokens - first % kPageTokens, tokens - first);
       for (const Candidate& candidate : group) n = std::min(n, candidate.cache->next_boundary() - first);
       const int64_t answers = first < kFirstAnswer ? 0 : std::min(n, kPageAnswers);
-      std::vector<SequenceInput> batch = {{text.subspan(static_cast<size_t>(first), static_cast<size_t>(n)), exact.get(), answers}};
+      std::vector<SequenceInput> batch = {
+          {text.subspan(static_cast<size_t>(first), static_cast<size_t>(n)), exact.get(), answers}};
       for (const Candidate& candidate : group) {
         batch.push_back(batch.front());
         batch.back().cache = candidate.cache.get();
@@ -159,8 +160,8 @@ Frontier measure_frontier(Model& model, const CacheShape& shape, ThreadPool& thr
         add_drift(&candidate, first + n - 1, part);
       }
       if (progress) {
-        progress((static_cast<double>(begin) + static_cast<double>(group.size()) * static_cast<double>(first + n) /
-                                                   static_cast<double>(tokens)) /
+        progress((static_cast<double>(begin) +
+                  static_cast<double>(group.size()) * static_cast<double>(first + n) / static_cast<double>(tokens)) /
                  static_cast<double>(all.size()));
       }
     }

@@ -13,6 +13,7 @@
 #include "lab/commands/setups.h"
 #include "server/commands/command.h"
 #include "server/commands/enum_flag.h"
+#include "server/commands/hub_models.h"
 #include "server/commands/number_flag.h"
 #include "server/commands/options.h"
 
@@ -74,6 +75,7 @@ int run_speculation(BenchArguments& arguments) {
 
 int bench(BenchArguments& arguments) {
   ModelOptions& model = arguments.speed.model;
+  if (!model.path.empty()) model.path = find_model(model.path);
   for (const std::string& gate : arguments.gates) add_file("--gate", gate, &model.gates);
   const SharedBenchArguments shared{model, arguments.text, arguments.speed.repetitions, arguments.json};
   if (arguments.serving.asked->count() > 0) return arguments.serving.run(shared);
@@ -140,7 +142,7 @@ std::function<int()> setup_bench(CLI::App& app) {
   BenchmarkOptions& speed = arguments->speed;
   ModelOptions& model = speed.model;
   QualityOptions& quality = arguments->quality;
-  app.add_option("--model", model.path, "GGUF file or Hugging Face folder (required)");
+  app.add_option("--model", model.path, "GGUF file, Hugging Face folder or name (ORG/NAME; required)");
   app.add_option("--prompts", speed.prompts, "Prompt lengths of the prefill measurements")
       ->delimiter(',')
       ->expected(0, -1)

@@ -9,6 +9,7 @@
 #include "engine/parallel/rank_processes.h"
 #include "engine/parallel/tensor_parallel.h"
 #include "server/commands/command.h"
+#include "server/commands/hub_models.h"
 #include "server/commands/inspect.h"
 #include "server/commands/nearest.h"
 #include "server/commands/options.h"
@@ -43,10 +44,10 @@ std::function<int()> setup_inspect(CLI::App& app) {
     bool json = false;
   };
   auto arguments = std::make_shared<Arguments>();
-  app.add_option("model", arguments->model, "GGUF file or Hugging Face folder")->required();
+  app.add_option("model", arguments->model, "GGUF file, Hugging Face folder or name (ORG/NAME)")->required();
   app.add_flag("--json", arguments->json, "Print one JSON object");
   app.footer("Examples:\n  smartkv inspect model.gguf\n  smartkv inspect folder/ --json");
-  return [arguments] { return inspect(arguments->model, arguments->json, std::cout); };
+  return [arguments] { return inspect(find_model(arguments->model), arguments->json, std::cout); };
 }
 
 // Prints the nearest known option for the first unknown one.
@@ -139,6 +140,9 @@ std::vector<Command>& commands() {
       {"calibrate", "Measure how much each channel of a model's KV cache matters, for the policy calibrated",
        setup_calibrate},
       {"inspect", "Show the contents of a model file", setup_inspect},
+      {"pull", "Fetch a model from the Hugging Face Hub", setup_pull},
+      {"models", "List the models that were fetched", setup_models},
+      {"rm", "Remove a model that was fetched", setup_rm},
       {"completions", "Print a completion script for bash, fish or zsh", setup_completions},
   };
   return table;

@@ -1,4 +1,5 @@
 #include "server/commands/common.h"
+#include "hub/model_reference.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include "engine/log.h"
 #include "engine/weights/model_name.h"
 #include "server/commands/environment.h"
+#include "server/commands/hub_models.h"
 #include "server/commands/presets.h"
 #include "server/commands/progress_line.h"
 #include "server/commands/sampling_defaults.h"
@@ -122,11 +124,16 @@ ServerOptions OptionFlags::resolve_without_model() const {
 ServerOptions OptionFlags::resolve() const {
   ServerOptions options = resolve_without_model();
   if (options.engine.model.path.empty()) {
-    throw ConfigError("no model given: use --model FILE, or --config FILE with the option \"model\"");
+    throw ConfigError("no model given: use --model FILE or ORG/NAME, or --config FILE with the option \"model\"");
   }
   set_log_level(to_log_level(options.log_level));
   set_log_format(options.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
   for (const std::string& line : unknown_variables()) log_warning(line);
+  if (options.served_model_name.empty() && model_reference(options.engine.model.path)) {
+    options.served_model_name = {options.engine.model.path.string()};
+  }
+  options.engine.model.path = find_model(options.engine.model.path);
+  if (!options.engine.draft_model.empty()) options.engine.draft_model = find_model(options.engine.draft_model);
   return options;
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "engine/engine_options.h"
+#include "hub/model_reference.h"
 #include "server/commands/command.h"
 #include "server/commands/common.h"
 #include "server/commands/config_schema.h"
@@ -19,9 +20,13 @@ void check_file(const std::string& option, const std::filesystem::path& file) {
   throw ConfigError(option + ": expected a file that exists, found \"" + file.string() + '"');
 }
 
+void check_model(const std::string& option, const std::filesystem::path& model) {
+  if (!model_reference(model)) check_file(option, model);
+}
+
 void check_files(const EngineOptions& engine, const RunCheck& run) {
-  run([&] { check_file("model", engine.model.path); });
-  run([&] { check_file("draft_model", engine.draft_model); });
+  run([&] { check_model("model", engine.model.path); });
+  run([&] { check_model("draft_model", engine.draft_model); });
   for (const auto& one : engine.model.channel_worth) run([&] { check_file("channel_worth." + one.first, one.second); });
   for (const auto& one : engine.model.gates) run([&] { check_file("gates." + one.first, one.second); });
 }

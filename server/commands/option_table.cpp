@@ -7,7 +7,8 @@ const std::vector<Option>& option_table() {
   using F = OptionField;
   static const std::vector<Option> table = {
       {.name = "model",
-       .help = "GGUF file or Hugging Face folder (config.json and safetensors)",
+       .help = "GGUF file, Hugging Face folder (config.json and safetensors), or a name that is fetched: ORG/NAME, "
+               "ORG/NAME:Q4_K_M or hf://ORG/NAME/file.gguf",
        .field = [](O& o) -> F { return &o.engine.model.path; }},
       {.name = "dtype",
        .help = "Data type of activations. auto is bf16; f16 requires backend torch",

@@ -15,6 +15,7 @@
 #include "engine/weights/sharded_weights.h"
 #include "server/commands/command.h"
 #include "server/commands/enum_flag.h"
+#include "server/commands/hub_models.h"
 #include "server/commands/options.h"
 #include "server/openai/memory.h"
 
@@ -146,7 +147,7 @@ void print_plan(const ModelConfig& config, const Fit& fit, const std::vector<int
 }
 
 int plan(const PlanArguments& arguments) {
-  const std::unique_ptr<Weights> weights = Weights::open(arguments.model.path);
+  const std::unique_ptr<Weights> weights = Weights::open(find_model(arguments.model.path));
   const ModelConfig& config = weights->config();
   const Fit on_one = fit(*weights, 1, arguments);
   const std::vector<int64_t> devices = least_devices(*weights, on_one, arguments);
@@ -178,7 +179,7 @@ int plan(const PlanArguments& arguments) {
 std::function<int()> setup_plan(CLI::App& app) {
   auto arguments = std::make_shared<PlanArguments>();
   PlanArguments& a = *arguments;
-  app.add_option("--model", a.model.path, "GGUF file or Hugging Face folder, which is not loaded")
+  app.add_option("--model", a.model.path, "GGUF file, Hugging Face folder or name (ORG/NAME), which is not loaded")
       ->required()
       ->type_name("FILE");
   app.add_option("--context", a.context, "Tokens of each sequence, prompt and output together")

@@ -21,8 +21,7 @@ FrontierPoint point(double bits, double kl, double percent) {
 }
 
 Frontier some_frontier() {
-  return {point(2.5, 0.01, 1), point(3.5, 0.002, 0.3), point(4.5, 0.0006, 0.2),
-          {{{"policy", "full"}}, 1600, 0, 0, 0}};
+  return {point(2.5, 0.01, 1), point(3.5, 0.002, 0.3), point(4.5, 0.0006, 0.2), {{{"policy", "full"}}, 1600, 0, 0, 0}};
 }
 
 TEST(Frontier, DropsWhatACheaperPointBeats) {
