@@ -155,6 +155,12 @@ size_t find_point(const Frontier& frontier, const nlohmann::json& spec) {
   return static_cast<size_t>(found - frontier.begin());
 }
 
+// Whether the policy's caches observe queries of a long text.
+bool has_probes(const KvCachePolicy& policy) {
+  const auto cache = policy.new_sequence(0);
+  return !cache->probes(std::min<int64_t>(cache->next_boundary(), 4096)).empty();
+}
+
 // Creates a policy. spec: its name and parameters, besides those that every policy accepts. max_kl: limit of a promise
 // that chose it.
 std::unique_ptr<KvCachePolicy> make_row_policy(const PolicyContext& context, const PolicyRow& row, nlohmann::json spec,
@@ -193,7 +199,10 @@ std::unique_ptr<KvCachePolicy> make_row_policy(const PolicyContext& context, con
     DriftWatch watch;
     if (promise) watch.most_drift = promise->most_drift();
     if (steps_up) {
-      for (const nlohmann::json& next : safer) watch.safer.push_back(make_policy(context, next));
+      for (const nlohmann::json& next : safer) {
+        std::shared_ptr<const KvCachePolicy> made = make_policy(context, next);
+        if (!has_probes(*made)) watch.safer.push_back(std::move(made));
+      }
     }
     policy = make_shadow_policy(context, std::move(policy), shadow, std::move(watch));
     own = std::move(spec);

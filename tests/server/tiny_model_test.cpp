@@ -1,5 +1,6 @@
 // The whole way from a socket through a random model of three layers and back. Tests how threads interact, in
 // milliseconds and under ThreadSanitizer, for which SmolLM2 (real_model_test.cpp) takes too long.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,6 +16,7 @@
 #include "engine/engine_impl.h"
 #include "engine/model/llama.h"
 #include "server/openai/field_table.h"
+#include "tests/cache/random_sensitivity.h"
 #include "tests/engine/model/tiny_llama.h"
 #include "tests/server/test_server.h"
 #include "tests/text/byte_tokenizer.h"
@@ -22,7 +24,8 @@
 namespace smartkv::test {
 namespace {
 
-std::unique_ptr<Engine> tiny_engine(EngineOptions engine_options = {}) {
+// frontier: of a model that was calibrated; empty for one that was not.
+std::unique_ptr<Engine> tiny_engine(EngineOptions engine_options = {}, const Frontier& frontier = {}) {
   const ModelOptions options{.dtype = DataType::kBf16};
   const TinyWeights weights(tiny_config());
   EngineParts parts;
@@ -31,6 +34,12 @@ std::unique_ptr<Engine> tiny_engine(EngineOptions engine_options = {}) {
   parts.cache_shape = parts.draft_shape = llama_cache_shape(weights.config(), options);
   parts.tokenizer = std::make_unique<ByteTokenizer>();
   parts.options = std::move(engine_options);
+  if (!frontier.empty()) {
+    Sensitivity known = *random_sensitivity(parts.cache_shape);
+    known.frontier = frontier;
+    parts.calibration =
+        std::make_shared<Calibration>([found = std::make_shared<const Sensitivity>(known)] { return found; });
+  }
   parts.options.model.context_length = weights.config().context_length;
   parts.options.kv_cache_bytes = int64_t{64} << 20;
   return std::make_unique<EngineImpl>(std::move(parts));
@@ -65,6 +74,38 @@ TEST_F(TinyModel, SaysWhatRequestsMayName) {
   ASSERT_EQ(restricted["presets"].size(), 1u);
   EXPECT_EQ(restricted["presets"][0]["name"], "compact");
   EXPECT_EQ(restricted["speculative_methods"], Json::array({"off", "ngram"}));
+}
+
+TEST_F(TinyModel, APolicyByPromise) {
+  const Frontier frontier = {{{{"policy", "k4v4"}}, 300, 0.01, 1.5, 0.1}, {{{"policy", "full"}}, 800}};
+  const auto engine = tiny_engine({}, frontier);
+  const ServedEngine served(*engine, {"tiny"}, {});
+  const auto asked = [](const ServedEngine& server, const Json& kv_cache) {
+    Json request = completion(4, false);
+    request["kv_cache"] = kv_cache;
+    const auto response = server.client().Post("/v1/completions", request.dump(), "application/json");
+    return Json::parse(response->body);
+  };
+  const Json cache = asked(served, {{"max_kl", 0.02}})["usage"]["kv_cache"];
+  EXPECT_EQ(cache["policy"], "k4v4");
+  EXPECT_EQ(cache["spec"], Json({{"policy", "k4v4"}}));
+  EXPECT_EQ(cache["promise"],
+            Json({{"max_kl", 0.02}, {"kl", 0.01}, {"perplexity_percent", 1.5}, {"bytes_per_token", 300.0}}));
+  EXPECT_EQ(asked(served, {{"max_perplexity_percent", 1}})["usage"]["kv_cache"]["policy"], "full");
+  EXPECT_THAT(std::string(asked(served, {{"bytes_per_token", 200}})["error"]["message"]),
+              testing::HasSubstr("kv_cache.bytes_per_token: expected at least 300"));
+  EXPECT_EQ(Json::parse(served.client().Get("/v1/models")->body)["data"][0]["details"]["frontier"],
+            Json(frontier_json(frontier)));
+  EXPECT_THAT(std::string(asked(served_, {{"max_kl", 0.02}})["error"]["message"]),
+              testing::HasSubstr("smartkv calibrate"));
+
+  EngineOptions some;
+  some.allowed_policies = {"full"};
+  const auto careful = tiny_engine(some, frontier);
+  const ServedEngine restricted(*careful, {"tiny"}, {});
+  EXPECT_EQ(asked(restricted, {{"max_kl", 0}})["usage"]["kv_cache"]["policy"], "full");
+  EXPECT_THAT(std::string(asked(restricted, {{"max_kl", 0.02}})["error"]["message"]),
+              testing::HasSubstr("kv_cache: expected one of \"full\""));
 }
 
 // Returns numbers at and around the limits that the schema gives a field, including some that f32 rounds away.

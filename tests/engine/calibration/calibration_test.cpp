@@ -81,7 +81,8 @@ TEST(Calibration, TextsAreLongEnough) {
 }
 
 TEST(Calibration, TokensOfAFolderAreTwoPartsOfEachText) {
-  const ByteTokenizer tokenizer;
+  const ByteTokenizer bytes;
+  const Tokenizer& tokenizer = bytes;
   std::vector<std::string> texts;
   for (const CalibrationText& text : calibration_texts()) {
     if (text.file.starts_with("frontier/")) texts.emplace_back(text.text());
