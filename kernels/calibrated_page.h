@@ -19,6 +19,15 @@
 //      t % 4. The last quads of a run, fewer than 4, have a block each: code 16 (t / 4) + 4 channel + t % 4.
 // The codes of a block are in planes of 4, 2 or 1 bits, the lowest bits first: 3 bits are 2 and 1, 5 are 4 and 1, 6 are
 // 4 and 2; 8 bits are bytes.
+// A table may have two tiers: then `wide_tokens` tokens of each page, which it chooses for each KV head, have wider codes
+// than the others. Slots are the page's tokens in another order: the wide ones first, then the others, each in order of
+// position. A column, with a scale of its own, is a channel over one tier's tokens. Each KV head then has
+//   the scales of K and V of the narrow tier, then those of the wide one; a mask of 64 bits, bit t (little endian): token
+//   t is wide; up to the next multiple of 64; codes of K and V of the narrow tier, codes of K and V of the wide one
+// All runs consist of groups of 4 quads, 16 channels. A block has a group's codes for 16 slots: for V as above, with slots
+// instead of tokens; for K code 64 quad + 4 (slot % 16) + channel.
+//
+// The planes of a block:
 //   4 bits: two halves of 64 bytes: byte i of half h = code [128 h + i] | code [128 h + 64 + i] << 4
 //   2 bits: 64 bytes, byte i = code [i] | code [64 + i] << 2 | code [128 + i] << 4 | code [192 + i] << 6
 //   1 bit:  32 bytes, bit c (little endian) = code c
@@ -45,25 +54,37 @@ class PageMemory;
 
 constexpr std::array<int, 7> kWidths = {8, 6, 5, 4, 3, 2, 1};
 
+using QuadWidths = std::array<uint8_t, kWidths.size()>;  // number of quads of each width
+
 // The channels of K or of V of one KV head.
 struct ChannelWidths {
-  std::array<uint8_t, kWidths.size()> quads = {};  // number of quads of each width; the others have no codes
+  QuadWidths quads = {};  // the others have no codes
+  // The same for the wide tokens of a table with two tiers. No quad has fewer bits than in `quads`.
+  QuadWidths wide_quads = {};
   std::vector<uint8_t> order;                      // channels in the order of their quads: [head_dim]
   std::vector<float> mean;                         // mu, in natural order: [head_dim]. K: before RoPE
 
   int64_t coded_quads() const;
-  int64_t code_bytes() const;
-  double mean_bits() const;  // bits of a code, averaged over all channels
+};
+int64_t coded_quads(const QuadWidths& quads);
+int64_t sum_of_bits(const QuadWidths& quads);  // of the widths of all quads
+
+// Offsets into the block of a KV head, in bytes.
+struct TierOffsets {
+  int64_t k_scales = 0, v_scales = 0, k_codes = 0, v_codes = 0;
+};
+// Those of the only tier or of the narrow one, and those of the wide one. The total is a multiple of 32.
+struct CalibratedOffsets : TierOffsets {
+  TierOffsets wide;
+  int64_t mask = 0, total = 0;
 };
 
-// Offsets into the block of a KV head, in bytes. The total is a multiple of 32.
-struct CalibratedOffsets {
-  int64_t v_scales = 0, k_codes = 0, v_codes = 0, total = 0;
-};
-
-// Returns the bytes of the block of a KV head: of `coded` quads with codes, whose widths add up to `bits`.
-constexpr int64_t calibrated_block_bytes(int64_t coded, int64_t bits) {
-  return (4 * coded + 63) / 64 * 64 + 4 * kPageTokens / 8 * bits;
+// Returns the bytes of the block of a KV head: of `coded` quads with codes, whose widths add up to `bits`. With two
+// tiers these are those of the narrow one; wide_coded and wide_bits are those of the wide one.
+constexpr int64_t calibrated_block_bytes(int64_t coded, int64_t bits, int64_t wide_tokens = 0, int64_t wide_coded = 0,
+                                         int64_t wide_bits = 0) {
+  const int64_t mask = wide_tokens > 0 ? kPageTokens / 8 : 0;
+  return (4 * (coded + wide_coded) + mask + 63) / 64 * 64 + ((kPageTokens - wide_tokens) * bits + wide_tokens * wide_bits) / 2;
 }
 
 struct HeadWidths {
@@ -127,6 +148,7 @@ SMARTKV_HOST_DEVICE constexpr int64_t flat_head_bytes(int64_t head_dim) {
 // The widths of one layer.
 struct WidthTable {
   int64_t head_dim = 0;
+  int64_t wide_tokens = 0;  // of a page with two tiers: 16, 32 or 48; else 0
   std::vector<HeadWidths> heads;
   std::shared_ptr<const PageRotations> rotations;
   int64_t bytes = 0;                            // of a page
@@ -135,14 +157,24 @@ struct WidthTable {
   // Sets `first`, `at` and `bytes`. Throws std::invalid_argument if head_dim, the number of quads, an order or a mean
   // does not fit.
   void lay_out();
-  double mean_bits(ChannelWidths HeadWidths::*side) const;  // ChannelWidths::mean_bits(), averaged over the KV heads
+  double mean_bits(ChannelWidths HeadWidths::*side) const;  // bits of a code, averaged over KV heads, channels and tokens
   void send(const std::shared_ptr<KvBackend>& backend);     // sets on_device. REQUIRES: lay_out() was called
 };
 
 // Quantizes one KV head. k, v: f32 [kPageTokens, head_dim], K after RoPE; middle: PageRotations::middle() of the page;
-// block: at.total bytes. Throws std::invalid_argument if a value is not finite.
+// block: at.total bytes. wide: bit t of wide_tokens bits: token t is wide. Throws std::invalid_argument if a value is not
+// finite or `wide` has another number of bits.
 void encode_calibrated(const WidthTable& table, int64_t head, const float* middle, const float* k, const float* v,
-                       void* block);
+                       uint64_t wide, void* block);
+
+// Returns the mask of the wide tokens of a KV head's block.
+uint64_t wide_tokens_of(const WidthTable& table, const HeadWidths& head, const void* block);
+
+// The tokens of the slots of a page with two tiers, and back.
+struct PageSlots {
+  std::array<uint8_t, kPageTokens> token, slot;
+  explicit PageSlots(uint64_t wide);
+};
 
 // Reads a block back. k, v: f32 [kPageTokens, head_dim], K after RoPE.
 void decode_calibrated(const WidthTable& table, int64_t head, const float* middle, const void* block, float* k,
