@@ -245,9 +245,10 @@ void check_side(const ChannelWidths& side, int64_t head_dim, int64_t wide_tokens
     fits = sorted[static_cast<size_t>(d)] == d && std::isfinite(side.mean[static_cast<size_t>(d)]);
   }
   if (!fits) {
-    throw std::invalid_argument("width table: expected at most " + std::to_string(head_dim / 4) +
-                                " quads with codes, each of the " + std::to_string(head_dim) +
-                                " channels once, and finite means; with two tiers, groups of 4 quads, none narrower for wide tokens");
+    throw std::invalid_argument(
+        "width table: expected at most " + std::to_string(head_dim / 4) + " quads with codes, each of the " +
+        std::to_string(head_dim) +
+        " channels once, and finite means; with two tiers, groups of 4 quads, none narrower for wide tokens");
   }
 }
 
@@ -361,7 +362,8 @@ void WidthTable::lay_out() {
 double WidthTable::mean_bits(ChannelWidths HeadWidths::*side) const {
   int64_t bits = 0;
   for (const HeadWidths& head : heads) {
-    bits += (kPageTokens - wide_tokens) * sum_of_bits((head.*side).quads) + wide_tokens * sum_of_bits((head.*side).wide_quads);
+    bits += (kPageTokens - wide_tokens) * sum_of_bits((head.*side).quads) +
+            wide_tokens * sum_of_bits((head.*side).wide_quads);
   }
   return static_cast<double>(4 * bits) / static_cast<double>(kPageTokens * head_dim * std::ssize(heads));
 }

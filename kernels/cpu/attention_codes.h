@@ -138,8 +138,8 @@ inline void decode_values(const ChannelWidths& side, const uint8_t* codes, const
   }
 }
 
-// Decodes 16-slot blocks [first, end) of one tier of a page with two tiers to the same places: of keys, or of values, of
-// which a row of bytes has 4 n.
+// Decodes 16-slot blocks [first, end) of one tier of a page with two tiers to the same places: of keys, or of values,
+// of which a row of bytes has 4 n.
 inline void decode_tier_keys(const QuadWidths& quads, const uint8_t* codes, int64_t first, int64_t end,
                              uint8_t* bytes) {
   for_each_width([&](auto run) {

@@ -96,7 +96,7 @@ struct Block {
   alignas(64) float coded_l[kMaxBlockRows * 16];
   alignas(64) T dense[kPageTokens * kMaxHeadDim];  // a page's keys or values
   alignas(64) float scales[kMaxHeadDim], zeros[kMaxHeadDim];
-  alignas(64) float wide_scales[kMaxHeadDim];  // of the wide tokens of pages with two tiers
+  alignas(64) float wide_scales[kMaxHeadDim];  // of the wide tokens of a page with two tiers
   float steps[kMaxBlockRows], offsets[kMaxBlockRows];
   alignas(64) uint8_t weights[2 * kMaxBlockRows * kMaxHeadDim];
   alignas(64) uint8_t bytes[kPageTokens * kMaxHeadDim];

@@ -78,7 +78,8 @@ TEST_P(CalibratedPage, RefusesWhatIsNotFinite) {
     EXPECT_THROW(encode_calibrated(table, 0, middle, good.data(), x.data(), 0, block.data()), std::invalid_argument);
   }
   const std::vector<float> zero(good.size(), 0.0f);
-  EXPECT_NO_THROW(encode_calibrated(table, 0, table.rotations->middle(0).host, zero.data(), zero.data(), 0, block.data()));
+  EXPECT_NO_THROW(
+      encode_calibrated(table, 0, table.rotations->middle(0).host, zero.data(), zero.data(), 0, block.data()));
 }
 
 TEST_P(CalibratedPage, WideTokensHaveWiderCodes) {
@@ -128,11 +129,16 @@ class CalibratedAttention : public LevelTest {
 };
 
 TEST_P(CalibratedAttention, EqualsTheDefinition) {
-  for (const auto& [shape, wide] :
-       {std::pair{Shape{9, 3, 64}, 0}, {Shape{2, 2, 128}, 0}, {Shape{4, 1, 32}, 0}, {Shape{3, 1, 192}, 0},
-        {Shape{8, 2, 96}, 0}, {Shape{9, 3, 64}, 16}, {Shape{2, 2, 128}, 48}, {Shape{3, 1, 192}, 32}}) {
-    const WidthTable table = wide == 0 ? every_width(shape.head_dim, shape.n_kv_heads)
-                                       : two_tiers(shape.head_dim, shape.n_kv_heads, wide);
+  for (const auto& [shape, wide] : {std::pair{Shape{9, 3, 64}, 0},
+                                    {Shape{2, 2, 128}, 0},
+                                    {Shape{4, 1, 32}, 0},
+                                    {Shape{3, 1, 192}, 0},
+                                    {Shape{8, 2, 96}, 0},
+                                    {Shape{9, 3, 64}, 16},
+                                    {Shape{2, 2, 128}, 48},
+                                    {Shape{3, 1, 192}, 32}}) {
+    const WidthTable table =
+        wide == 0 ? every_width(shape.head_dim, shape.n_kv_heads) : two_tiers(shape.head_dim, shape.n_kv_heads, wide);
     for (const auto& [tokens, n] : {std::pair<int64_t, int64_t>{150, 1}, {700, 2}, {900, 40}}) {
       Sequence sequence(shape, type(), tokens, static_cast<uint64_t>(tokens));
       calibrate(sequence, table, {1, 2, 4, 5, 6, 7, 9});

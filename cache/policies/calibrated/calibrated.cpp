@@ -157,8 +157,10 @@ std::unique_ptr<KvCachePolicy> make_calibrated_policy(const PolicyContext& conte
   const double bits = read.number("bits", 4.5, 1, 16, "per value, every byte counted, from `horizon` tokens on");
   const int64_t horizon = read.integer("horizon", 4096, 1024, int64_t{1} << 24, "tokens at which `bits` hold");
   const int64_t window = read.integer("window", kPageTokens, 0, 65536, "most recent tokens, exact");
-  const bool tiers = read.integer("tiers", bits < kTwoTiers ? 2 : 1, 1, 2,
-                                  "2: a quarter of the tokens, those that are attended to most, in wider codes") == 2;
+  const bool tiers =
+      read.integer("tiers", bits < kTwoTiers ? 2 : 1, 1, 2,
+                   "2: a quarter of the tokens, those that are attended to most, in wider codes; absent: 2 below 3 "
+                   "bits") == 2;
   const Boundaries boundaries{window, read_prompt_stride(&read, kPromptStride), 0};
   read.done();
   const auto sensitivity = context.load_sensitivity == nullptr ? nullptr : context.load_sensitivity();

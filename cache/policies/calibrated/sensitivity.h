@@ -32,8 +32,8 @@ struct Sensitivity {
 // Returns sum lambda E(b) of a side with these widths.
 double predicted_error(const SideSensitivity& side, const kernels::ChannelWidths& widths);
 
-// The tables of all layers. With two tiers, lambda counts more for the wide tokens and less for the others, by the share
-// of the attention that each tier gets later.
+// The tables of all layers. With two tiers, lambda counts more for the wide tokens and less for the others, by the
+// share of the attention that each tier gets later.
 struct ModelWidths {
   std::vector<kernels::WidthTable> layers;
   uint64_t fingerprint = 0;
