@@ -25,9 +25,8 @@ const std::vector<PolicyPreset>& policy_presets() {
        "docs/results/evaluation.md",
        {{"policy", "gated_eviction"}, {"tokens", 2048}}},
       {"tiny",
-       "bounded memory: 1,152 tokens per KV head on average, selected by a gate or by attention, most of them "
-       "in 4 bits; "
-       "accuracy: docs/results/evaluation.md",
+       "every token, in 2 bits per value: an eighth of the memory; accuracy: docs/results/evaluation.md",
+       {{"policy", "calibrated"}, {"bits", 2}},
        {{"policy", "gated_eviction"}, {"tokens", 1152}, {"kept", "k4v4"}}},
   };
   return presets;

@@ -70,12 +70,13 @@ QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_
       charge_(pool, table_->bytes) {}
 
 QuantizedPage::QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const kernels::WidthTable> table,
-                             int64_t i, const kernels::PageSource& source)
+                             int64_t i, const kernels::PageSource& source, const uint64_t* wide)
     : QuantizedPage(pool, std::move(table), i) {
   kernels::PageEncode job{.source = source, .n_heads = n_heads_, .layout = {}};
   job.blocks = data_.data();
   job.table = table_.get();
   job.middle = middle_;
+  job.wide = wide;
   pool->backend()->encode(pool->shape().type, pool->shape().head_dim, {&job, 1});
 }
 

@@ -33,9 +33,10 @@ class QuantizedPage {
                 std::shared_ptr<const std::vector<uint8_t>> channel_order, const kernels::PageSource& source,
                 int64_t n_heads = kAllHeads, IndexedRows rows = {});
 
-  // Encodes `source` as calibrated page i of a sequence.
+  // Encodes `source` as calibrated page i of a sequence. wide: if the table has two tiers, the masks of the wide
+  // tokens, [n_kv_heads]; else null.
   QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const kernels::WidthTable> table, int64_t i,
-                const kernels::PageSource& source);
+                const kernels::PageSource& source, const uint64_t* wide = nullptr);
   // Reads a calibrated page that save() wrote.
   QuantizedPage(const std::shared_ptr<PagePool>& pool, std::shared_ptr<const kernels::WidthTable> table, int64_t i,
                 StateReader* in);

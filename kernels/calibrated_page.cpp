@@ -1,6 +1,7 @@
 #include "kernels/calibrated_page.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -38,22 +39,22 @@ CodeLine uniform_line(int bits, float scale) {
           static_cast<float>((1 << bits) - 1)};
 }
 
-// Computes the codes of a column, f32 [kPageTokens], and returns the byte of its scale.
-uint8_t encode_column(const float* x, int bits, uint8_t* codes) {
+// Computes the codes of a column, f32 [n], and returns the byte of its scale.
+uint8_t encode_column(const float* x, int64_t n, int bits, uint8_t* codes) {
   const ElementwiseKernels& kernels = *cpu_kernels().elementwise;
   const CodeLine plain{1.0f, 0.0f, 0.0f};  // codes of 0
-  const float squares = kernels.measure_codes(x, kPageTokens, plain).error;
+  const float squares = kernels.measure_codes(x, n, plain).error;
   if (!std::isfinite(squares)) {
     throw std::invalid_argument("calibrated page: expected finite values, found NaN, infinity or an overflow");
   }
   const auto error = [&](int k) {
     const float scale = kLogScales[static_cast<size_t>(k)];
-    return bits > 4 ? kernels.measure_codes(x, kPageTokens, uniform_line(bits, scale)).error
-                    : kernels.measure_levels(x, kPageTokens, bits, scale);
+    return bits > 4 ? kernels.measure_codes(x, n, uniform_line(bits, scale)).error
+                    : kernels.measure_levels(x, n, bits, scale);
   };
-  float top = std::sqrt(squares / static_cast<float>(kPageTokens)) * (bits > 4 ? 1.0f : normal_top(bits));
+  float top = std::sqrt(squares / static_cast<float>(n)) * (bits > 4 ? 1.0f : normal_top(bits));
   if (bits > 4) {
-    const Range range = kernels.range(x, kPageTokens);
+    const Range range = kernels.range(x, n);
     top = std::max(range.high, -range.low);
   }
   int best = scale_above(top);
@@ -70,9 +71,9 @@ uint8_t encode_column(const float* x, int bits, uint8_t* codes) {
   }
   const float scale = kLogScales[static_cast<size_t>(best)];
   if (bits > 4) {
-    kernels.encode(x, kPageTokens, uniform_line(bits, scale), codes);
+    kernels.encode(x, n, uniform_line(bits, scale), codes);
   } else {
-    kernels.encode_levels(x, kPageTokens, bits, scale, codes);
+    kernels.encode_levels(x, n, bits, scale, codes);
   }
   return static_cast<uint8_t>(best);
 }
@@ -131,17 +132,34 @@ const uint8_t* unpack(const uint8_t* in, int bits, uint8_t* codes) {
   return in;
 }
 
+// The slots of one tier of a page: all, or with two tiers [first, end), multiples of 16.
+struct TierSlots {
+  const QuadWidths& quads;
+  int64_t first = 0, end = kPageTokens;
+  bool tiers = false;
+};
+
+TierSlots narrow_tier(const WidthTable& table, const ChannelWidths& side) {
+  return {side.quads, table.wide_tokens, kPageTokens, table.wide_tokens > 0};
+}
+TierSlots wide_tier(const WidthTable& table, const ChannelWidths& side) {
+  return {side.wide_quads, 0, table.wide_tokens, true};
+}
+
 // Calls block(column, bits, place) for each block of codes. Column c of a block's quads, counted from `column`, and
-// token t have code place(c, t), which is negative if they are not in this block.
+// slot t have code place(c, t), which is negative if they are not in this block.
 template <typename Function>
-void for_each_block(const ChannelWidths& side, bool is_k, const Function& block) {
+void for_each_block(const TierSlots& tier, bool is_k, const Function& block) {
   int64_t column = 0;
   for (size_t run = 0; run < kWidths.size(); ++run) {
-    int64_t quads = side.quads[run];
-    for (; !is_k && quads >= kGroupQuads; quads -= kGroupQuads, column += 4 * kGroupQuads) {
-      for (int64_t i = 0; i < 4; ++i) {
-        block(column, 4 * kGroupQuads, kWidths[run],
-              [i](int64_t c, int64_t t) { return t / 16 == i ? t % 16 / 4 * 64 + 4 * c + t % 4 : -1; });
+    int64_t quads = tier.quads[run];
+    const bool grouped = tier.tiers || !is_k;
+    for (; grouped && quads >= kGroupQuads; quads -= kGroupQuads, column += 4 * kGroupQuads) {
+      for (int64_t i = tier.first / 16; i < tier.end / 16; ++i) {
+        block(column, 4 * kGroupQuads, kWidths[run], [i, is_k](int64_t c, int64_t t) {
+          if (t / 16 != i) return int64_t{-1};
+          return is_k ? c / 4 * 64 + t % 16 * 4 + c % 4 : t % 16 / 4 * 64 + 4 * c + t % 4;
+        });
       }
     }
     for (; quads > 0; --quads, column += 4) {
@@ -151,16 +169,17 @@ void for_each_block(const ChannelWidths& side, bool is_k, const Function& block)
   }
 }
 
-// x: f32 [columns with codes, kPageTokens], in the order of the table.
-void encode_side(const ChannelWidths& side, bool is_k, const float* x, uint8_t* scales, uint8_t* out) {
-  std::vector<uint8_t> codes(static_cast<size_t>(4 * side.coded_quads() * kPageTokens));
+// x: f32 [columns with codes, kPageTokens], in the order of the table and of the slots.
+void encode_side(const TierSlots& tier, bool is_k, const float* x, uint8_t* scales, uint8_t* out) {
+  std::vector<uint8_t> codes(static_cast<size_t>(4 * coded_quads(tier.quads) * kPageTokens));
   int64_t column = 0;
   for (size_t run = 0; run < kWidths.size(); ++run) {
-    for (int64_t c = 0; c < 4 * side.quads[run]; ++c, ++column) {
-      scales[column] = encode_column(x + column * kPageTokens, kWidths[run], codes.data() + column * kPageTokens);
+    for (int64_t c = 0; c < 4 * tier.quads[run]; ++c, ++column) {
+      const int64_t at = column * kPageTokens + tier.first;
+      scales[column] = encode_column(x + at, tier.end - tier.first, kWidths[run], codes.data() + at);
     }
   }
-  for_each_block(side, is_k, [&](int64_t first, int64_t columns, int bits, const auto& place) {
+  for_each_block(tier, is_k, [&](int64_t first, int64_t columns, int bits, const auto& place) {
     uint8_t block[kQuadCodes];
     for (int64_t c = 0; c < columns; ++c) {
       for (int64_t t = 0; t < kPageTokens; ++t) {
@@ -173,9 +192,9 @@ void encode_side(const ChannelWidths& side, bool is_k, const float* x, uint8_t* 
 }
 
 // x: f32 [kPageTokens, head_dim]; adds the codes to what is there.
-void decode_side(const ChannelWidths& side, bool is_k, const uint8_t* scales, const uint8_t* in, int64_t head_dim,
-                 float* x) {
-  for_each_block(side, is_k, [&](int64_t first, int64_t columns, int bits, const auto& place) {
+void decode_side(const TierSlots& tier, bool is_k, std::span<const uint8_t> order, const PageSlots& slots,
+                 const uint8_t* scales, const uint8_t* in, int64_t head_dim, float* x) {
+  for_each_block(tier, is_k, [&](int64_t first, int64_t columns, int bits, const auto& place) {
     uint8_t block[kQuadCodes];
     in = unpack(in, bits, block);
     for (int64_t c = 0; c < columns; ++c) {
@@ -183,7 +202,7 @@ void decode_side(const ChannelWidths& side, bool is_k, const uint8_t* scales, co
       for (int64_t t = 0; t < kPageTokens; ++t) {
         const int64_t at = place(c, t);
         if (at < 0) continue;
-        x[t * head_dim + side.order[static_cast<size_t>(first + c)]] +=
+        x[slots.token[static_cast<size_t>(t)] * head_dim + order[static_cast<size_t>(first + c)]] +=
             scale * static_cast<float>(code_level(bits, block[at]));
       }
     }
@@ -205,33 +224,53 @@ void for_each_offset(const WidthTable& table, const ChannelWidths& k, const floa
   }
 }
 
-void check_side(const ChannelWidths& side, int64_t head_dim) {
+// Returns whether no quad has fewer bits in `wide` than in `narrow`, and all runs are groups.
+bool tiers_fit(const QuadWidths& narrow, const QuadWidths& wide) {
+  int64_t n = 0, w = 0;
+  for (size_t run = 0; run < kWidths.size(); ++run) {
+    n += narrow[run];
+    w += wide[run];
+    if (w < n || narrow[run] % kGroupQuads != 0 || wide[run] % kGroupQuads != 0) return false;
+  }
+  return true;
+}
+
+void check_side(const ChannelWidths& side, int64_t head_dim, int64_t wide_tokens) {
   std::vector<uint8_t> sorted = side.order;
   std::sort(sorted.begin(), sorted.end());
   bool fits = static_cast<int64_t>(sorted.size()) == head_dim && 4 * side.coded_quads() <= head_dim &&
-              static_cast<int64_t>(side.mean.size()) == head_dim;
+              4 * coded_quads(side.wide_quads) <= head_dim && static_cast<int64_t>(side.mean.size()) == head_dim;
+  fits = fits && (wide_tokens == 0 ? coded_quads(side.wide_quads) == 0 : tiers_fit(side.quads, side.wide_quads));
   for (int64_t d = 0; fits && d < head_dim; ++d) {
     fits = sorted[static_cast<size_t>(d)] == d && std::isfinite(side.mean[static_cast<size_t>(d)]);
   }
   if (!fits) {
-    throw std::invalid_argument("width table: expected at most " + std::to_string(head_dim / 4) +
-                                " quads with codes, each of the " + std::to_string(head_dim) +
-                                " channels once, and finite means");
+    throw std::invalid_argument(
+        "width table: expected at most " + std::to_string(head_dim / 4) + " quads with codes, each of the " +
+        std::to_string(head_dim) +
+        " channels once, and finite means; with two tiers, groups of 4 quads, none narrower for wide tokens");
   }
 }
 
 }  // namespace
 
-int64_t ChannelWidths::coded_quads() const { return std::accumulate(quads.begin(), quads.end(), int64_t{0}); }
+int64_t coded_quads(const QuadWidths& quads) { return std::accumulate(quads.begin(), quads.end(), int64_t{0}); }
 
-int64_t ChannelWidths::code_bytes() const {
+int64_t sum_of_bits(const QuadWidths& quads) {
   int64_t bits = 0;
   for (size_t run = 0; run < kWidths.size(); ++run) bits += quads[run] * kWidths[run];
-  return bits * kQuadCodes / 8;
+  return bits;
 }
 
-double ChannelWidths::mean_bits() const {
-  return static_cast<double>(code_bytes() * 8) / static_cast<double>(kPageTokens * static_cast<int64_t>(order.size()));
+int64_t ChannelWidths::coded_quads() const { return kernels::coded_quads(quads); }
+
+PageSlots::PageSlots(uint64_t wide) {
+  auto next = static_cast<uint8_t>(std::popcount(wide)), next_wide = uint8_t{0};
+  for (uint8_t t = 0; t < kPageTokens; ++t) {
+    uint8_t& at = (wide >> t & 1) != 0 ? next_wide : next;
+    slot[t] = at;
+    token[at++] = t;
+  }
 }
 
 namespace {
@@ -292,23 +331,41 @@ void WidthTable::lay_out() {
     throw std::invalid_argument("width table: head_dim must be a multiple of 16 up to 256, found " +
                                 std::to_string(head_dim));
   }
+  if (wide_tokens < 0 || wide_tokens >= kPageTokens || wide_tokens % 16 != 0) {
+    throw std::invalid_argument("width table: wide_tokens must be 0, 16, 32 or 48, found " +
+                                std::to_string(wide_tokens));
+  }
   bytes = 0;
   for (HeadWidths& head : heads) {
-    check_side(head.k, head_dim);
-    check_side(head.v, head_dim);
+    check_side(head.k, head_dim, wide_tokens);
+    check_side(head.v, head_dim, wide_tokens);
     head.first = bytes;
-    head.at.v_scales = 4 * head.k.coded_quads();
-    head.at.k_codes = (head.at.v_scales + 4 * head.v.coded_quads() + 63) / 64 * 64;
-    head.at.v_codes = head.at.k_codes + head.k.code_bytes();
-    head.at.total = head.at.v_codes + head.v.code_bytes();
-    bytes += head.at.total;
+    CalibratedOffsets& at = head.at;
+    int64_t end = 0;
+    const auto add = [&end](int64_t size) { return std::exchange(end, end + size); };
+    at.k_scales = add(4 * coded_quads(head.k.quads));
+    at.v_scales = add(4 * coded_quads(head.v.quads));
+    at.wide.k_scales = add(4 * coded_quads(head.k.wide_quads));
+    at.wide.v_scales = add(4 * coded_quads(head.v.wide_quads));
+    at.mask = add(wide_tokens > 0 ? kPageTokens / 8 : 0);
+    end = (end + 63) / 64 * 64;
+    const auto code_bytes = [](const QuadWidths& quads, int64_t tokens) { return sum_of_bits(quads) * tokens / 2; };
+    at.k_codes = add(code_bytes(head.k.quads, kPageTokens - wide_tokens));
+    at.v_codes = add(code_bytes(head.v.quads, kPageTokens - wide_tokens));
+    at.wide.k_codes = add(code_bytes(head.k.wide_quads, wide_tokens));
+    at.wide.v_codes = add(code_bytes(head.v.wide_quads, wide_tokens));
+    at.total = end;
+    bytes += at.total;
   }
 }
 
 double WidthTable::mean_bits(ChannelWidths HeadWidths::*side) const {
-  double bits = 0;
-  for (const HeadWidths& head : heads) bits += (head.*side).mean_bits();
-  return bits / static_cast<double>(heads.size());
+  int64_t bits = 0;
+  for (const HeadWidths& head : heads) {
+    bits += (kPageTokens - wide_tokens) * sum_of_bits((head.*side).quads) +
+            wide_tokens * sum_of_bits((head.*side).wide_quads);
+  }
+  return static_cast<double>(4 * bits) / static_cast<double>(kPageTokens * head_dim * std::ssize(heads));
 }
 
 void WidthTable::send(const std::shared_ptr<KvBackend>& backend) {
@@ -348,26 +405,48 @@ void WidthTable::send(const std::shared_ptr<KvBackend>& backend) {
 }
 
 void encode_calibrated(const WidthTable& table, int64_t head, const float* middle, const float* k, const float* v,
-                       void* block) {
+                       uint64_t wide, void* block) {
+  if (std::popcount(wide) != table.wide_tokens) {
+    throw std::invalid_argument("calibrated page: expected " + std::to_string(table.wide_tokens) +
+                                " wide tokens, found " + std::to_string(std::popcount(wide)));
+  }
   const HeadWidths& of = table.heads[static_cast<size_t>(head)];
   const int64_t dim = table.head_dim;
+  const PageSlots slots(wide);
   std::vector<float> columns(static_cast<size_t>(dim * kPageTokens));
   std::vector<int64_t> place(static_cast<size_t>(dim));
+  auto* const base = static_cast<uint8_t*>(block);
+  const auto encode = [&](bool is_k, const TierOffsets& at, const TierSlots& tier) {
+    encode_side(tier, is_k, columns.data(), base + (is_k ? at.k_scales : at.v_scales),
+                base + (is_k ? at.k_codes : at.v_codes));
+  };
+  const auto encode_tiers = [&](const ChannelWidths& side, bool is_k) {
+    encode(is_k, of.at, narrow_tier(table, side));
+    if (table.wide_tokens > 0) encode(is_k, of.at.wide, wide_tier(table, side));
+  };
   for (int64_t c = 0; c < dim; ++c) place[of.k.order[static_cast<size_t>(c)]] = c;
   for (int64_t t = 0; t < kPageTokens; ++t) {
     for_each_offset(table, of.k, middle, t, [&](int64_t d, float offset) {
-      columns[static_cast<size_t>(place[static_cast<size_t>(d)] * kPageTokens + t)] = k[t * dim + d] - offset;
+      const int64_t column = place[static_cast<size_t>(d)];
+      columns[static_cast<size_t>(column * kPageTokens + slots.slot[static_cast<size_t>(t)])] = k[t * dim + d] - offset;
     });
   }
-  auto* const base = static_cast<uint8_t*>(block);
-  encode_side(of.k, true, columns.data(), base, base + of.at.k_codes);
+  encode_tiers(of.k, true);
   for (int64_t c = 0; c < dim; ++c) {
     const int64_t d = of.v.order[static_cast<size_t>(c)];
     for (int64_t t = 0; t < kPageTokens; ++t) {
-      columns[static_cast<size_t>(c * kPageTokens + t)] = v[t * dim + d] - of.v.mean[static_cast<size_t>(d)];
+      columns[static_cast<size_t>(c * kPageTokens + slots.slot[static_cast<size_t>(t)])] =
+          v[t * dim + d] - of.v.mean[static_cast<size_t>(d)];
     }
   }
-  encode_side(of.v, false, columns.data(), base + of.at.v_scales, base + of.at.v_codes);
+  encode_tiers(of.v, false);
+  if (table.wide_tokens > 0) std::memcpy(base + of.at.mask, &wide, sizeof wide);
+}
+
+uint64_t wide_tokens_of(const WidthTable& table, const HeadWidths& head, const void* block) {
+  uint64_t wide = 0;
+  if (table.wide_tokens > 0) std::memcpy(&wide, static_cast<const uint8_t*>(block) + head.at.mask, sizeof wide);
+  return wide;
 }
 
 void decode_calibrated(const WidthTable& table, int64_t head, const float* middle, const void* block, float* k,
@@ -375,15 +454,24 @@ void decode_calibrated(const WidthTable& table, int64_t head, const float* middl
   const HeadWidths& of = table.heads[static_cast<size_t>(head)];
   const int64_t dim = table.head_dim;
   const auto* const base = static_cast<const uint8_t*>(block);
+  const PageSlots slots(wide_tokens_of(table, of, block));
+  const auto decode = [&](const ChannelWidths& side, bool is_k, const TierOffsets& at, const TierSlots& tier) {
+    decode_side(tier, is_k, side.order, slots, base + (is_k ? at.k_scales : at.v_scales),
+                base + (is_k ? at.k_codes : at.v_codes), dim, is_k ? k : v);
+  };
+  const auto decode_tiers = [&](const ChannelWidths& side, bool is_k) {
+    decode(side, is_k, of.at, narrow_tier(table, side));
+    if (table.wide_tokens > 0) decode(side, is_k, of.at.wide, wide_tier(table, side));
+  };
   if (k != nullptr) {
     for (int64_t t = 0; t < kPageTokens; ++t) {
       for_each_offset(table, of.k, middle, t, [&](int64_t d, float offset) { k[t * dim + d] = offset; });
     }
-    decode_side(of.k, true, base, base + of.at.k_codes, dim, k);
+    decode_tiers(of.k, true);
   }
   if (v == nullptr) return;
   for (int64_t t = 0; t < kPageTokens; ++t) std::copy_n(of.v.mean.data(), dim, v + t * dim);
-  decode_side(of.v, false, base + of.at.v_scales, base + of.at.v_codes, dim, v);
+  decode_tiers(of.v, false);
 }
 
 }  // namespace smartkv::kernels

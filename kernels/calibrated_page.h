@@ -17,6 +17,15 @@
 //   V: 4 quads of a run, 16 channels: block i of four holds tokens [16 i, 16 i + 16), code 64 (t % 16 / 4) + 4 channel
 //   +
 //      t % 4. The last quads of a run, fewer than 4, have a block each: code 16 (t / 4) + 4 channel + t % 4.
+// A table may have two tiers. Then `wide_tokens` tokens of each page have wider codes than the others; each KV head
+// chooses its own. The slots of a page are its tokens in another order: first the wide ones, then the others, each in
+// order of position. A column is a channel over the tokens of one tier. The block of a KV head has
+//   scales of K, then of V, of the narrow tier; the same of the wide tier; a mask of 64 bits (little endian), in which
+//   bit t says that token t is wide; up to the next multiple of 64; codes of K, then of V, of the narrow tier; the same
+//   of the wide tier
+// Widths come in groups of 4 quads. A block of 256 codes holds 16 slots of a group: code 64 quad + 4 (slot % 16) +
+// channel of K, and for V as above, with slots for tokens.
+//
 // The codes of a block are in planes of 4, 2 or 1 bits, the lowest bits first: 3 bits are 2 and 1, 5 are 4 and 1, 6 are
 // 4 and 2; 8 bits are bytes.
 //   4 bits: two halves of 64 bytes: byte i of half h = code [128 h + i] | code [128 h + 64 + i] << 4
@@ -45,25 +54,37 @@ class PageMemory;
 
 constexpr std::array<int, 7> kWidths = {8, 6, 5, 4, 3, 2, 1};
 
+using QuadWidths = std::array<uint8_t, kWidths.size()>;  // number of quads of each width
+
 // The channels of K or of V of one KV head.
 struct ChannelWidths {
-  std::array<uint8_t, kWidths.size()> quads = {};  // number of quads of each width; the others have no codes
-  std::vector<uint8_t> order;                      // channels in the order of their quads: [head_dim]
-  std::vector<float> mean;                         // mu, in natural order: [head_dim]. K: before RoPE
+  QuadWidths quads = {};       // the others have no codes
+  QuadWidths wide_quads = {};  // with two tiers, those of the wide tokens, where no quad has fewer bits
+  std::vector<uint8_t> order;  // channels in the order of their quads: [head_dim]
+  std::vector<float> mean;     // mu, in natural order: [head_dim]. K: before RoPE
 
   int64_t coded_quads() const;
-  int64_t code_bytes() const;
-  double mean_bits() const;  // bits of a code, averaged over all channels
+};
+int64_t coded_quads(const QuadWidths& quads);
+int64_t sum_of_bits(const QuadWidths& quads);  // of the widths of all quads
+
+// Offsets into the block of a KV head, in bytes.
+struct TierOffsets {
+  int64_t k_scales = 0, v_scales = 0, k_codes = 0, v_codes = 0;
+};
+// Begins with those of the only tier or of the narrow one. The total is a multiple of 32.
+struct CalibratedOffsets : TierOffsets {
+  TierOffsets wide;
+  int64_t mask = 0, total = 0;
 };
 
-// Offsets into the block of a KV head, in bytes. The total is a multiple of 32.
-struct CalibratedOffsets {
-  int64_t v_scales = 0, k_codes = 0, v_codes = 0, total = 0;
-};
-
-// Returns the bytes of the block of a KV head: of `coded` quads with codes, whose widths add up to `bits`.
-constexpr int64_t calibrated_block_bytes(int64_t coded, int64_t bits) {
-  return (4 * coded + 63) / 64 * 64 + 4 * kPageTokens / 8 * bits;
+// Returns the bytes of the block of a KV head: of `coded` quads with codes, whose widths add up to `bits`. With two
+// tiers these are those of the narrow one; wide_coded and wide_bits are those of the wide one.
+constexpr int64_t calibrated_block_bytes(int64_t coded, int64_t bits, int64_t wide_tokens = 0, int64_t wide_coded = 0,
+                                         int64_t wide_bits = 0) {
+  const int64_t mask = wide_tokens > 0 ? kPageTokens / 8 : 0;
+  return (4 * (coded + wide_coded) + mask + 63) / 64 * 64 +
+         ((kPageTokens - wide_tokens) * bits + wide_tokens * wide_bits) / 2;
 }
 
 struct HeadWidths {
@@ -127,6 +148,7 @@ SMARTKV_HOST_DEVICE constexpr int64_t flat_head_bytes(int64_t head_dim) {
 // The widths of one layer.
 struct WidthTable {
   int64_t head_dim = 0;
+  int64_t wide_tokens = 0;  // of a page with two tiers: 16, 32 or 48; else 0
   std::vector<HeadWidths> heads;
   std::shared_ptr<const PageRotations> rotations;
   int64_t bytes = 0;                            // of a page
@@ -135,14 +157,25 @@ struct WidthTable {
   // Sets `first`, `at` and `bytes`. Throws std::invalid_argument if head_dim, the number of quads, an order or a mean
   // does not fit.
   void lay_out();
-  double mean_bits(ChannelWidths HeadWidths::*side) const;  // ChannelWidths::mean_bits(), averaged over the KV heads
-  void send(const std::shared_ptr<KvBackend>& backend);     // sets on_device. REQUIRES: lay_out() was called
+  double mean_bits(
+      ChannelWidths HeadWidths::*side) const;            // bits of a code, averaged over KV heads, channels and tokens
+  void send(const std::shared_ptr<KvBackend>& backend);  // sets on_device. REQUIRES: lay_out() was called
 };
 
 // Quantizes one KV head. k, v: f32 [kPageTokens, head_dim], K after RoPE; middle: PageRotations::middle() of the page;
-// block: at.total bytes. Throws std::invalid_argument if a value is not finite.
+// wide: the mask of the wide tokens, or 0 with one tier; block: at.total bytes. Throws std::invalid_argument if a value
+// is not finite, or if `wide` does not have wide_tokens bits.
 void encode_calibrated(const WidthTable& table, int64_t head, const float* middle, const float* k, const float* v,
-                       void* block);
+                       uint64_t wide, void* block);
+
+// Returns the mask of the wide tokens in a KV head's block; 0 with one tier.
+uint64_t wide_tokens_of(const WidthTable& table, const HeadWidths& head, const void* block);
+
+// The token of each slot of a page with two tiers, and the slot of each token. With one tier they are the same.
+struct PageSlots {
+  std::array<uint8_t, kPageTokens> token, slot;
+  explicit PageSlots(uint64_t wide);
+};
 
 // Reads a block back. k, v: f32 [kPageTokens, head_dim], K after RoPE.
 void decode_calibrated(const WidthTable& table, int64_t head, const float* middle, const void* block, float* k,

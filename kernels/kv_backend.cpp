@@ -84,7 +84,7 @@ void encode_page(KvType type, int64_t head_dim, const PageEncode& page) {
     }
     auto* const blocks = static_cast<std::byte*>(page.blocks);
     if (page.table != nullptr) {
-      encode_calibrated(*page.table, head, page.middle.host, k, v,
+      encode_calibrated(*page.table, head, page.middle.host, k, v, page.wide == nullptr ? 0 : page.wide[head],
                         blocks + page.table->heads[static_cast<size_t>(head)].first);
       continue;
     }
@@ -231,6 +231,7 @@ class CpuKvBackend final : public KvBackend {
     for (const PageEncode& page : pages) encode_page(type, head_dim, page);
   }
   bool cuts_pages() const override { return true; }
+  bool has_tiers() const override { return true; }
   void cut(KvType type, int64_t head_dim, std::span<const PageCut> pages) override {
     for (const PageCut& page : pages) {
       type == KvType::kF32 ? cut_page<float, 1>(head_dim, page) : cut_page<uint16_t, 2>(head_dim, page);

@@ -52,7 +52,8 @@ struct PageEncode {
   // For a calibrated page, which has all KV heads; else null. `layout`, channel_order and block_stride do not count
   // then.
   const WidthTable* table = nullptr;
-  MirroredFloats middle = {};  // PageRotations::middle() of the page
+  MirroredFloats middle = {};      // PageRotations::middle() of the page
+  const uint64_t* wide = nullptr;  // [n_heads], for a table with two tiers: the masks of the wide tokens
 };
 
 // Makes a cut page (KvSegment::Format::kCut) of all KV heads from a dense one.

@@ -374,7 +374,7 @@ class AnswerMeasure {
         rotations_(std::make_shared<kernels::PageRotations>(
             shape.head_dim,
             [&model](int64_t position, float* cos, float* sin) { model.rope_angles(position, cos, sin); }, nullptr)),
-        widths_(allocate_widths(sensitivity, shape, 0, kTrialBits, rotations_, nullptr)),
+        widths_(allocate_widths(sensitivity, shape, 0, kTrialBits, false, rotations_, nullptr)),
         logits_(static_cast<size_t>(kTailTokens * model.config().vocab_size)) {}
 
   // Returns G of K (is_k) or V of a head.
@@ -425,7 +425,7 @@ class AnswerMeasure {
         std::copy_n(v.begin() + from(t), dim, of_v.begin() + t * dim);
       }
       const float* const middle = rotations_->middle(page).host;
-      kernels::encode_calibrated(table, head, middle, of_k.data(), of_v.data(), block.data());
+      kernels::encode_calibrated(table, head, middle, of_k.data(), of_v.data(), 0, block.data());
       float* const out = (is_k ? of_k : of_v).data();
       kernels::decode_calibrated(table, head, middle, block.data(), is_k ? out : nullptr, is_k ? nullptr : out);
       for (int64_t t = 0; t < kPageTokens; ++t) std::copy_n(out + t * dim, dim, result.begin() + from(t));

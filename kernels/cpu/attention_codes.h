@@ -138,6 +138,30 @@ inline void decode_values(const ChannelWidths& side, const uint8_t* codes, const
   }
 }
 
+// Decodes 16-slot blocks [first, end) of one tier of a page with two tiers to the same places: of keys, or of values,
+// of which a row of bytes has 4 n.
+inline void decode_tier_keys(const QuadWidths& quads, const uint8_t* codes, int64_t first, int64_t end,
+                             uint8_t* bytes) {
+  for_each_width([&](auto run) {
+    constexpr int kBits = kWidths[run];
+    for (int quad = 0; quad < quads[run]; quad += 4, bytes += 1024) {
+      for (int64_t i = first; i < end; ++i, codes += 32 * kBits) decode_levels<kBits, 64>(codes, bytes + 64 * i, 256);
+    }
+  });
+}
+
+inline void decode_tier_values(const QuadWidths& quads, const uint8_t* codes, int64_t first, int64_t end, int64_t n,
+                               uint8_t* bytes) {
+  for_each_width([&](auto run) {
+    constexpr int kBits = kWidths[run];
+    for (int quad = 0; quad < quads[run]; quad += 4, bytes += 64) {
+      for (int64_t i = first; i < end; ++i, codes += 32 * kBits) {
+        decode_levels<kBits, 64>(codes, bytes + 16 * i * n, 4 * n);
+      }
+    }
+  });
+}
+
 // Decoded columns. Columns past 4 quads have weights of zero, but their bytes may still be read.
 struct CodePart {
   const uint8_t* bytes;

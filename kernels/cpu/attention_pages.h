@@ -96,6 +96,7 @@ struct Block {
   alignas(64) float coded_l[kMaxBlockRows * 16];
   alignas(64) T dense[kPageTokens * kMaxHeadDim];  // a page's keys or values
   alignas(64) float scales[kMaxHeadDim], zeros[kMaxHeadDim];
+  alignas(64) float wide_scales[kMaxHeadDim];  // of the wide tokens of a page with two tiers
   float steps[kMaxBlockRows], offsets[kMaxBlockRows];
   alignas(64) uint8_t weights[2 * kMaxBlockRows * kMaxHeadDim];
   alignas(64) uint8_t bytes[kPageTokens * kMaxHeadDim];
@@ -277,8 +278,8 @@ void cut_values(Block<T>& block, const Page& page, const Page*, int64_t groups) 
 }
 
 // Loads the scales of the columns that have codes, per unit of a level, and 0 for the others up to n.
-inline void load_log_scales(const ChannelWidths& side, const uint8_t* bytes, int64_t n, float* scales) {
-  const int64_t coded = 4 * side.coded_quads();
+inline void load_log_scales(const QuadWidths& quads, const uint8_t* bytes, int64_t n, float* scales) {
+  const int64_t coded = 4 * coded_quads(quads);
   for (int64_t c = 0; c < coded; ++c) scales[c] = kLogScales[bytes[c]] * (1.0f / 127.0f);
   for (int64_t c = coded; c < n; ++c) scales[c] = 0.0f;
 }
@@ -310,13 +311,64 @@ struct RotatedMean {
   }
 };
 
+// Writes the keys of a page with two tiers, in the channel order of its table, to block.dense.
+template <typename T>
+void decode_tiered_keys(Block<T>& block, const Page& page) {
+  constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
+  const WidthTable& table = *page.segment->table;
+  const ChannelWidths& side = page.widths->k;
+  const PageRotations& rotations = *table.rotations;
+  const CalibratedOffsets& at = page.widths->at;
+  const uint64_t wide = wide_tokens_of(table, *page.widths, page.k);
+  const PageSlots slots(wide);
+  load_log_scales(side.quads, page.codes(at.k_scales), block.wide, block.scales);
+  load_log_scales(side.wide_quads, page.codes(at.wide.k_scales), block.wide, block.wide_scales);
+  decode_tier_keys(side.quads, page.codes(at.k_codes), table.wide_tokens / 16, kPageTokens / 16, block.bytes);
+  decode_tier_keys(side.wide_quads, page.codes(at.wide.k_codes), 0, table.wide_tokens / 16, block.bytes);
+  alignas(64) float is_wide[kPageTokens];
+  for (int64_t t = 0; t < kPageTokens; ++t) is_wide[t] = static_cast<float>(wide >> t & 1);
+  const RotatedMean mean(side.mean, block.dim / 2, page.segment->middle.host);
+  const int64_t coded = 4 * coded_quads(side.wide_quads);
+  for (int64_t c = 0; c < block.dim; c += 4) {
+    alignas(64) uint8_t bytes[4 * kPageTokens];  // in the order of the tokens
+    if (c < coded) {
+      for (int64_t t = 0; t < kPageTokens; ++t) {
+        std::memcpy(bytes + 4 * t, block.bytes + c * kPageTokens + 4 * slots.slot[static_cast<size_t>(t)], 4);
+      }
+    }
+    for (int64_t t = 0; t < kPageTokens; t += 16) {
+      const Vec16 of_wide = Vec16::load(is_wide + t);
+      Vec16 x[4];
+      if (c < coded) spread_bytes(bytes + 4 * t, x);
+      unrolled<4>([&](auto i) {
+        const auto d = static_cast<int64_t>(side.order[static_cast<size_t>(c + i)]);
+        if (c < coded) {
+          const float narrow = block.scales[c + i], step = block.wide_scales[c + i] - narrow;
+          const Vec16 scale = Vec16::fma(of_wide, Vec16::set1(step), Vec16::set1(narrow));
+          x[i] = (x[i] - Vec16::set1(128.0f)) * scale;
+        } else {
+          x[i] = Vec16::zero();
+        }
+        if (mean.along[d] != 0 || mean.across[d] != 0) {
+          const int64_t angle = (d < rotations.half() ? d : d - rotations.half()) * kPageTokens + t;
+          x[i] = Vec16::fma(Vec16::load(rotations.cos() + angle), Vec16::set1(mean.along[d]), x[i]);
+          x[i] = Vec16::fma(Vec16::load(rotations.sin() + angle), Vec16::set1(mean.across[d]), x[i]);
+        }
+      });
+      T* const to = block.dense + c * kPageTokens + kStep * t;
+      store_rows(x[0], x[1], to, kPageTokens);
+      store_rows(x[2], x[3], to + 2 * kPageTokens, kPageTokens);
+    }
+  }
+}
+
 // Writes the keys of a page, in the channel order of its table, to block.dense.
 template <typename T>
 void decode_dense_keys(Block<T>& block, const Page& page, const Page* next) {
   constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
   const ChannelWidths& side = page.widths->k;
   const PageRotations& rotations = *page.segment->table->rotations;
-  load_log_scales(side, page.codes(0), block.wide, block.scales);
+  load_log_scales(side.quads, page.codes(page.widths->at.k_scales), block.wide, block.scales);
   if (const uint8_t* const scales = next_codes(next, 0)) {
     for (int64_t byte = 0; byte < page.widths->at.k_codes; byte += 64) Vec16::prefetch(scales + byte);
   }
@@ -366,7 +418,7 @@ template <typename T>
 void calibrated_scores(Block<T>& block, const Page& page, const Page* next, int64_t groups) {
   constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
   order_narrow_queries(block, page.widths->k.order.data(), block.dim);
-  decode_dense_keys(block, page, next);
+  page.segment->table->wide_tokens > 0 ? decode_tiered_keys(block, page) : decode_dense_keys(block, page, next);
   dense_product<T>(block.rows, groups, block.cut_q, block.dim, block.dense, kPageTokens * kStep, block.dim / kStep,
                    block.s, kPageTokens, false, nullptr);
 }
@@ -384,17 +436,14 @@ void add_coded_output(Block<T>& block, const ChannelWidths& side) {
   block.table = nullptr;
 }
 
-// Writes the values of a page without their means, in the channel order of its table, to block.dense: `width` channels.
+// Decodes the values of slots [first, end) without their means from block.bytes to block.dense.
 template <typename T>
-void decode_dense_values(Block<T>& block, const Page& page, const Page* next, int64_t width) {
+void scale_values(Block<T>& block, const float* scales, int64_t width, int64_t first, int64_t end) {
   constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
-  const ChannelWidths& side = page.widths->v;
-  const int64_t n = block.wide, codes = page.widths->at.v_codes;
-  load_log_scales(side, page.codes(page.widths->at.v_scales), n, block.scales);
-  decode_values(side, page.codes(codes), next_codes(next, codes), n, block.bytes);
+  const int64_t n = block.wide;
   for (int64_t c = 0; c < width; c += 16) {
-    const Vec16 scale = Vec16::load(block.scales + c), zero = scale * Vec16::set1(-128.0f);
-    for (int64_t t = 0; t < kPageTokens; t += 4) {
+    const Vec16 scale = Vec16::load(scales + c), zero = scale * Vec16::set1(-128.0f);
+    for (int64_t t = first; t < end; t += 4) {
       Vec16 x[4];
       spread_bytes(block.bytes + t * n + 4 * c, x);
       unrolled<4>([&](auto i) { x[i] = Vec16::fma(x[i], scale, zero); });
@@ -405,16 +454,52 @@ void decode_dense_values(Block<T>& block, const Page& page, const Page* next, in
   }
 }
 
+// Writes the values of a page without their means, in the channel order of its table, to block.dense: `width` channels.
+template <typename T>
+void decode_dense_values(Block<T>& block, const Page& page, const Page* next, int64_t width) {
+  const ChannelWidths& side = page.widths->v;
+  const int64_t n = block.wide, codes = page.widths->at.v_codes;
+  load_log_scales(side.quads, page.codes(page.widths->at.v_scales), n, block.scales);
+  decode_values(side, page.codes(codes), next_codes(next, codes), n, block.bytes);
+  scale_values(block, block.scales, width, 0, kPageTokens);
+}
+
+// Does the same for a page with two tiers: the values are in the order of its slots. Brings the probabilities into this
+// order.
+template <typename T>
+void decode_tiered_values(Block<T>& block, const Page& page, int64_t width, int64_t groups) {
+  const WidthTable& table = *page.segment->table;
+  const ChannelWidths& side = page.widths->v;
+  const CalibratedOffsets& at = page.widths->at;
+  const int64_t wide = table.wide_tokens, n = block.wide;
+  load_log_scales(side.quads, page.codes(at.v_scales), n, block.scales);
+  load_log_scales(side.wide_quads, page.codes(at.wide.v_scales), n, block.wide_scales);
+  decode_tier_values(side.quads, page.codes(at.v_codes), wide / 16, kPageTokens / 16, n, block.bytes);
+  decode_tier_values(side.wide_quads, page.codes(at.wide.v_codes), 0, wide / 16, n, block.bytes);
+  scale_values(block, block.wide_scales, width, 0, wide);
+  scale_values(block, block.scales, width, wide, kPageTokens);
+  const PageSlots slots(wide_tokens_of(table, *page.widths, page.k));
+  for (int64_t r = 0; r < block.rows; ++r) {
+    float* const s = block.s + r * kPageTokens;
+    float p[kPageTokens] = {};
+    std::memcpy(p, s, static_cast<size_t>(16 * groups) * sizeof(float));
+    for (int64_t i = 0; i < kPageTokens; ++i) s[i] = p[slots.token[static_cast<size_t>(i)]];
+  }
+}
+
 template <typename T>
 void calibrated_values(Block<T>& block, const Page& page, const Page* next, int64_t groups) {
   constexpr int64_t kStep = std::is_same_v<T, float> ? 1 : 2;
-  const int64_t n = block.wide, width = (4 * page.widths->v.coded_quads() + 15) / 16 * 16;
+  const bool tiers = page.segment->table->wide_tokens > 0;
+  const int64_t n = block.wide, coded = coded_quads(tiers ? page.widths->v.wide_quads : page.widths->v.quads);
+  const int64_t width = (4 * coded + 15) / 16 * 16;
   if (block.table == nullptr) {
     block.table = page.segment->table;
     std::memset(block.coded_o, 0, static_cast<size_t>(block.rows * n) * sizeof(float));
     std::memset(block.coded_l, 0, static_cast<size_t>(block.rows * 16) * sizeof(float));
   }
-  decode_dense_values(block, page, next, width);
+  tiers ? decode_tiered_values(block, page, width, groups) : decode_dense_values(block, page, next, width);
+  if (tiers) groups = kPageTokens / 16;
   for (int64_t r = 0; r < block.rows; ++r) {
     Vec16 sum = Vec16::load(block.coded_l + 16 * r);
     for (int64_t t = 0; t < 16 * groups; t += 16) sum = sum + Vec16::load(block.s + r * kPageTokens + t);

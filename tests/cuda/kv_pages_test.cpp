@@ -295,7 +295,7 @@ TEST_P(CudaPages, CalibratedCodesAreTheCpusAndReadBackAlike) {
         std::vector<float> k, v;
         page.load(head, nullptr, &k, &v);
         std::byte* const block = expected.data() + table.heads[static_cast<size_t>(head)].first;
-        encode_calibrated(table, head, job.middle.host, k.data(), v.data(), block);
+        encode_calibrated(table, head, job.middle.host, k.data(), v.data(), 0, block);
         decode_calibrated(table, head, job.middle.host, block, k.data(), v.data());
         for (size_t i = 0; i < k.size(); ++i) {
           const size_t at = static_cast<size_t>(head * kPageTokens * dim) + i;

@@ -42,7 +42,7 @@ TEST_P(CalibratedPage, ErrorFallsWithBits) {
       k[i] += rest_k[i] = normal(random);
       v[i] += rest_v[i] = 0.1f * normal(random);
     }
-    encode_calibrated(table, 0, middle, k.data(), v.data(), block.data());
+    encode_calibrated(table, 0, middle, k.data(), v.data(), 0, block.data());
     decode_calibrated(table, 0, middle, block.data(), k2.data(), v2.data());
     double error_k = 0, error_v = 0;
     for (size_t i = 0; i < k.size(); ++i) {
@@ -74,11 +74,51 @@ TEST_P(CalibratedPage, RefusesWhatIsNotFinite) {
     std::vector<float> x = good;
     x[static_cast<size_t>(5 * dim + table.heads[0].v.order[0])] = bad;
     const float* const middle = table.rotations->middle(0).host;
-    EXPECT_THROW(encode_calibrated(table, 0, middle, x.data(), good.data(), block.data()), std::invalid_argument);
-    EXPECT_THROW(encode_calibrated(table, 0, middle, good.data(), x.data(), block.data()), std::invalid_argument);
+    EXPECT_THROW(encode_calibrated(table, 0, middle, x.data(), good.data(), 0, block.data()), std::invalid_argument);
+    EXPECT_THROW(encode_calibrated(table, 0, middle, good.data(), x.data(), 0, block.data()), std::invalid_argument);
   }
   const std::vector<float> zero(good.size(), 0.0f);
-  EXPECT_NO_THROW(encode_calibrated(table, 0, table.rotations->middle(0).host, zero.data(), zero.data(), block.data()));
+  EXPECT_NO_THROW(
+      encode_calibrated(table, 0, table.rotations->middle(0).host, zero.data(), zero.data(), 0, block.data()));
+}
+
+TEST_P(CalibratedPage, WideTokensHaveWiderCodes) {
+  const int64_t dim = GetParam();
+  WidthTable table = width_table(dim, 1, {{2, dim / 4}}, {{1, dim / 4}}, 7);
+  table.wide_tokens = 16;
+  table.heads[0].k.wide_quads[3] = table.heads[0].v.wide_quads[3] = static_cast<uint8_t>(dim / 4);  // 4 bits
+  table.lay_out();
+  EXPECT_EQ(table.bytes, calibrated_block_bytes(dim / 2, 3 * dim / 4, 16, dim / 2, 8 * dim / 4));
+  const float* const middle = table.rotations->middle(3).host;
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  const uint64_t wide = random_mask(16, random);
+  std::vector<uint8_t> block(static_cast<size_t>(table.bytes));
+  std::vector<float> k(static_cast<size_t>(kPageTokens * dim)), v(k.size()), k2(k.size()), v2(k.size());
+  WidthTable without = width_table(dim, 1, {}, {}, 7);  // the offsets alone
+  decode_calibrated(without, 0, middle, nullptr, k.data(), v.data());
+  for (size_t i = 0; i < k.size(); ++i) {
+    k[i] += normal(random);
+    v[i] += normal(random);
+  }
+  encode_calibrated(table, 0, middle, k.data(), v.data(), wide, block.data());
+  EXPECT_EQ(wide_tokens_of(table, table.heads[0], block.data()), wide);
+  decode_calibrated(table, 0, middle, block.data(), k2.data(), v2.data());
+  double error_k[2] = {}, error_v[2] = {};
+  for (int64_t i = 0; i < kPageTokens * dim; ++i) {
+    const auto tier = static_cast<size_t>(wide >> (i / dim) & 1), at = static_cast<size_t>(i);
+    const double tokens = tier == 1 ? 16 : 48;
+    error_k[tier] += std::pow(k[at] - k2[at], 2) / (tokens * static_cast<double>(dim));
+    error_v[tier] += std::pow(v[at] - v2[at], 2) / (tokens * static_cast<double>(dim));
+  }
+  EXPECT_LT(error_k[0], 1.15 * 0.118);
+  EXPECT_LT(error_v[0], 1.15 * 0.363);
+  EXPECT_LT(error_k[1], 1.15 * 0.0095);
+  EXPECT_LT(error_v[1], 1.15 * 0.0095);
+  EXPECT_THROW(encode_calibrated(table, 0, middle, k.data(), v.data(), wide & (wide - 1), block.data()),
+               std::invalid_argument);
+  table.heads[0].k.wide_quads = {};  // narrower than the other tokens
+  EXPECT_THROW(table.lay_out(), std::invalid_argument);
 }
 
 INSTANTIATE_TEST_SUITE_P(HeadDims, CalibratedPage, testing::Values(16, 48, 64, 96, 128, 192, 256));
@@ -89,31 +129,51 @@ class CalibratedAttention : public LevelTest {
 };
 
 TEST_P(CalibratedAttention, EqualsTheDefinition) {
-  for (const Shape shape : {Shape{9, 3, 64}, Shape{2, 2, 128}, Shape{4, 1, 32}, Shape{3, 1, 192}, Shape{8, 2, 96}}) {
-    const WidthTable table = every_width(shape.head_dim, shape.n_kv_heads);
+  for (const auto& [shape, wide] : {std::pair{Shape{9, 3, 64}, 0},
+                                    {Shape{2, 2, 128}, 0},
+                                    {Shape{4, 1, 32}, 0},
+                                    {Shape{3, 1, 192}, 0},
+                                    {Shape{8, 2, 96}, 0},
+                                    {Shape{9, 3, 64}, 16},
+                                    {Shape{2, 2, 128}, 48},
+                                    {Shape{3, 1, 192}, 32}}) {
+    const WidthTable table =
+        wide == 0 ? every_width(shape.head_dim, shape.n_kv_heads) : two_tiers(shape.head_dim, shape.n_kv_heads, wide);
     for (const auto& [tokens, n] : {std::pair<int64_t, int64_t>{150, 1}, {700, 2}, {900, 40}}) {
       Sequence sequence(shape, type(), tokens, static_cast<uint64_t>(tokens));
       calibrate(sequence, table, {1, 2, 4, 5, 6, 7, 9});
       const std::vector<uint8_t> out = run_attention(pool, sequence, n);
       EXPECT_LT(relative_error(sequence.reference(n), [&](size_t e) { return element(out, type(), e); }),
                 type() == KvType::kBf16 ? 0.01 : 1e-3)
-          << shape.n_heads << "/" << shape.n_kv_heads << " head_dim " << shape.head_dim << " tokens " << tokens << " n "
-          << n;
+          << shape.n_heads << "/" << shape.n_kv_heads << " head_dim " << shape.head_dim << " wide " << wide
+          << " tokens " << tokens << " n " << n;
     }
   }
 }
 
 TEST_P(CalibratedAttention, ARowsBitsDependOnItsOwnSequenceOnly) {
-  const WidthTable table = every_width(64, 3);
-  Sequence sequence({9, 3, 64}, type(), 1100, 7);
-  calibrate(sequence, table, {1, 3, 4, 5, 6, 7, 8, 10});
-  ThreadPool one(1);
-  const std::vector<uint8_t> all = run_attention(pool, sequence, 37);
-  EXPECT_EQ(all, run_attention(one, sequence, 37));
-  for (const int64_t n : {1, 2, 5, 16, 33}) {
-    const std::vector<uint8_t> some = run_attention(pool, sequence, n);
-    EXPECT_EQ(0, std::memcmp(some.data(), all.data() + all.size() - some.size(), some.size())) << n << " queries";
+  for (const WidthTable& table : {every_width(64, 3), two_tiers(64, 3, 16)}) {
+    Sequence sequence({9, 3, 64}, type(), 1100, 7);
+    calibrate(sequence, table, {1, 3, 4, 5, 6, 7, 8, 10});
+    ThreadPool one(1);
+    const std::vector<uint8_t> all = run_attention(pool, sequence, 37);
+    EXPECT_EQ(all, run_attention(one, sequence, 37));
+    for (const int64_t n : {1, 2, 5, 16, 33}) {
+      const std::vector<uint8_t> some = run_attention(pool, sequence, n);
+      EXPECT_EQ(0, std::memcmp(some.data(), all.data() + all.size() - some.size(), some.size())) << n << " queries";
+    }
   }
+}
+
+// A window ends within a page. The tokens of a page with two tiers are in order for it.
+TEST_P(CalibratedAttention, AWindowSeesTheLastTokens) {
+  const WidthTable table = two_tiers(64, 3, 16);
+  Sequence sequence({9, 3, 64}, type(), 700, 9);
+  calibrate(sequence, table, {1, 2, 3, 4, 5, 6, 7});
+  sequence.shape.window = 300;
+  const std::vector<uint8_t> out = run_attention(pool, sequence, 20);
+  EXPECT_LT(relative_error(sequence.reference(20), [&](size_t e) { return element(out, type(), e); }),
+            type() == KvType::kBf16 ? 0.01 : 1e-3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Levels, CalibratedAttention, kLevels, name_of_level);
@@ -131,7 +191,7 @@ TEST(CalibratedPageLevels, EncodeAlike) {
     if (level > detected_cpu_level()) continue;
     set_cpu_level(level);
     std::vector<uint8_t> block(static_cast<size_t>(table.bytes));
-    encode_calibrated(table, 0, table.rotations->middle(2).host, x.data(), x.data(), block.data());
+    encode_calibrated(table, 0, table.rotations->middle(2).host, x.data(), x.data(), 0, block.data());
     if (expected.empty()) expected = block;
     EXPECT_EQ(block, expected) << name(level);
   }

@@ -1,6 +1,8 @@
 // Random tables of widths, and sequences with calibrated pages.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -79,9 +81,39 @@ inline WidthTable every_width(int64_t head_dim, int64_t heads, const std::shared
   return table;
 }
 
+// A table with two tiers, whose heads differ in bytes.
+inline WidthTable two_tiers(int64_t head_dim, int64_t heads, int64_t wide_tokens) {
+  std::mt19937 random(6);
+  WidthTable table;
+  table.head_dim = head_dim;
+  table.wide_tokens = wide_tokens;
+  table.rotations = page_rotations(head_dim);
+  for (int64_t h = 0; h < heads; ++h) {
+    HeadWidths& head = table.heads.emplace_back();
+    for (ChannelWidths* side : {&head.k, &head.v}) {
+      *side = channel_widths(head_dim, {}, random);
+      for (int64_t group = 0; group < head_dim / 16; ++group) {
+        const size_t wide = random() % (kWidths.size() + 1), narrow = std::min(wide + random() % 4, kWidths.size());
+        if (wide < kWidths.size()) side->wide_quads[wide] += 4;
+        if (narrow < kWidths.size()) side->quads[narrow] += 4;
+      }
+    }
+  }
+  table.lay_out();
+  return table;
+}
+
+// Returns a mask with n bits.
+inline uint64_t random_mask(int64_t n, std::mt19937& random) {
+  uint64_t mask = 0;
+  while (std::popcount(mask) < n) mask |= uint64_t{1} << random() % kPageTokens;
+  return mask;
+}
+
 // Replaces dense pages of a sequence by calibrated ones, and its K and V by what they hold. The table must outlive it.
 inline void calibrate(Sequence& sequence, const WidthTable& table, const std::vector<int64_t>& pages) {
   const int64_t dim = sequence.shape.head_dim, heads = sequence.shape.n_kv_heads;
+  std::mt19937 random(8);
   for (const int64_t page : pages) {
     if ((page + 1) * kPageTokens + kDenseTail > sequence.tokens) continue;
     AlignedBuffer& memory = sequence.pages.emplace_back(static_cast<size_t>(table.bytes));
@@ -98,7 +130,7 @@ inline void calibrate(Sequence& sequence, const WidthTable& table, const std::ve
       };
       copy([&](size_t from, size_t to) { k[to] = sequence.k[from], v[to] = sequence.v[from]; });
       auto* const block = memory.data() + table.heads[static_cast<size_t>(h)].first;
-      encode_calibrated(table, h, middle.host, k.data(), v.data(), block);
+      encode_calibrated(table, h, middle.host, k.data(), v.data(), random_mask(table.wide_tokens, random), block);
       decode_calibrated(table, h, middle.host, block, k.data(), v.data());
       copy([&](size_t to, size_t from) { sequence.k[to] = k[from], sequence.v[to] = v[from]; });
     }

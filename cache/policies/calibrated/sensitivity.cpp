@@ -14,8 +14,6 @@ using kernels::ChannelWidths;
 using kernels::kPageTokens;
 using kernels::kWidths;
 
-constexpr double kScaleBits = 8.0 / kPageTokens;  // of a value whose channel has codes
-
 struct Choice {
   int bits;
   double left;  // share of the variance that codes of these bits leave
@@ -24,32 +22,41 @@ struct Choice {
 constexpr std::array<Choice, 8> kChoices = {
     {{0, 1}, {1, 0.3634}, {2, 0.1175}, {3, 0.0345}, {4, 0.0095}, {5, 0.0022}, {6, 0.00052}, {8, 0.000032}}};
 
+// A page's tokens with two tiers. The wide ones make this share of the page's error, as if all had codes of the same
+// width: NOTES.md.
+constexpr int64_t kWideTokens = 16;
+constexpr double kWideShare = 0.7;
+constexpr double kWideFactor = kWideShare * kPageTokens / kWideTokens;
+constexpr double kNarrowFactor = (1 - kWideShare) * kPageTokens / (kPageTokens - kWideTokens);
+
 // The quads of one side, by falling lambda.
 struct Quads {
   std::vector<uint8_t> order;  // channels
   std::vector<double> lambda;  // the mean of each quad
 };
 
-Quads sort_quads(const SideSensitivity& side) {
+Quads sort_quads(const SideSensitivity& side, bool two_tiers) {
   Quads quads;
   quads.order.resize(side.lambda.size());
   std::iota(quads.order.begin(), quads.order.end(), uint8_t{0});
   std::stable_sort(quads.order.begin(), quads.order.end(),
                    [&](uint8_t a, uint8_t b) { return side.lambda[a] > side.lambda[b]; });
-  for (size_t c = 0; c < quads.order.size(); c += 4) {
+  const size_t channels = two_tiers ? 16 : 4;  // that share a width
+  for (size_t c = 0; c < quads.order.size(); c += channels) {
     double sum = 0;
-    for (size_t i = 0; i < 4; ++i) sum += static_cast<double>(side.lambda[quads.order[c + i]]);
-    quads.lambda.push_back(sum / 4);
+    for (size_t i = 0; i < channels; ++i) sum += static_cast<double>(side.lambda[quads.order[c + i]]);
+    quads.lambda.insert(quads.lambda.end(), channels / 4, sum / static_cast<double>(channels));
   }
   return quads;
 }
 
-// Returns the width that minimizes lambda E(b) + price (b + the bits of a scale).
-int best_width(double lambda, double price) {
+// Returns the width that minimizes lambda E(b) + price (b + the bits of a scale), which counts for `tokens` values.
+int best_width(double lambda, double price, int64_t tokens) {
+  const double scale_bits = 8.0 / static_cast<double>(tokens);
   int best = 0;
   double least = lambda;
   for (const auto& [bits, left] : kChoices) {
-    const double cost = lambda * left + price * (bits > 0 ? bits + kScaleBits : 0);
+    const double cost = lambda * left + price * (bits > 0 ? bits + scale_bits : 0);
     if (cost < least) {
       least = cost;
       best = bits;
@@ -58,31 +65,44 @@ int best_width(double lambda, double price) {
   return best;
 }
 
-// Returns the bits of a value in a page whose quads have the widths of this price, every byte counted.
-double bits_at(const std::vector<Quads>& k, const std::vector<Quads>& v, double price) {
-  int64_t bytes = 0, quads = 0;
-  for (size_t head = 0; head < k.size(); ++head) {
-    int64_t coded = 0, bits = 0;
-    for (const Quads* side : {&k[head], &v[head]}) {
-      for (const double lambda : side->lambda) {
-        const int width = best_width(lambda, price);
-        coded += width > 0 ? 1 : 0;
-        bits += width;
-      }
-      quads += std::ssize(side->lambda);
-    }
-    bytes += kernels::calibrated_block_bytes(coded, bits);
-  }
-  return static_cast<double>(8 * bytes) / static_cast<double>(4 * kPageTokens * quads);
-}
-
-ChannelWidths widths_of(const SideSensitivity& side, const Quads& quads, double price) {
-  ChannelWidths widths{.order = quads.order, .mean = side.mean};
-  for (const double lambda : quads.lambda) {
-    const auto run = std::find(kWidths.begin(), kWidths.end(), best_width(lambda, price));
-    if (run != kWidths.end()) ++widths.quads[static_cast<size_t>(run - kWidths.begin())];
+kernels::QuadWidths widths_at(const std::vector<double>& lambda, double factor, double price, int64_t tokens) {
+  kernels::QuadWidths widths = {};
+  for (const double of_quad : lambda) {
+    const auto run = std::ranges::find(kWidths, best_width(factor * of_quad, price, tokens));
+    if (run != kWidths.end()) ++widths[static_cast<size_t>(run - kWidths.begin())];
   }
   return widths;
+}
+
+// Returns the widths of a side's quads at a price.
+ChannelWidths widths_of(const Quads& quads, double price, bool two_tiers) {
+  ChannelWidths widths;
+  widths.order = quads.order;
+  if (two_tiers) {
+    widths.quads = widths_at(quads.lambda, kNarrowFactor, price, kPageTokens - kWideTokens);
+    widths.wide_quads = widths_at(quads.lambda, kWideFactor, price, kWideTokens);
+  } else {
+    widths.quads = widths_at(quads.lambda, 1, price, kPageTokens);
+  }
+  return widths;
+}
+
+// Returns the bits of a value in a page whose quads have the widths of this price, every byte counted.
+double bits_at(const std::vector<Quads>& k, const std::vector<Quads>& v, double price, bool two_tiers) {
+  int64_t bytes = 0, quads = 0;
+  for (size_t head = 0; head < k.size(); ++head) {
+    int64_t coded = 0, bits = 0, wide_coded = 0, wide_bits = 0;
+    for (const Quads* side : {&k[head], &v[head]}) {
+      const ChannelWidths widths = widths_of(*side, price, two_tiers);
+      coded += kernels::coded_quads(widths.quads);
+      bits += kernels::sum_of_bits(widths.quads);
+      wide_coded += kernels::coded_quads(widths.wide_quads);
+      wide_bits += kernels::sum_of_bits(widths.wide_quads);
+      quads += std::ssize(side->lambda);
+    }
+    bytes += kernels::calibrated_block_bytes(coded, bits, two_tiers ? kWideTokens : 0, wide_coded, wide_bits);
+  }
+  return static_cast<double>(8 * bytes) / static_cast<double>(4 * kPageTokens * quads);
 }
 
 }  // namespace
@@ -118,16 +138,16 @@ int64_t ModelWidths::most_page_bytes() const {
 }
 
 std::shared_ptr<const ModelWidths> allocate_widths(const Sensitivity& sensitivity, const CacheShape& shape,
-                                                   int64_t first_head, double bits,
+                                                   int64_t first_head, double bits, bool two_tiers,
                                                    const std::shared_ptr<const kernels::PageRotations>& rotations,
                                                    const std::shared_ptr<kernels::KvBackend>& backend) {
   std::vector<Quads> k, v;
-  for (const SideSensitivity& side : sensitivity.k) k.push_back(sort_quads(side));
-  for (const SideSensitivity& side : sensitivity.v) v.push_back(sort_quads(side));
+  for (const SideSensitivity& side : sensitivity.k) k.push_back(sort_quads(side, two_tiers));
+  for (const SideSensitivity& side : sensitivity.v) v.push_back(sort_quads(side, two_tiers));
   double low = -60, high = 60;  // log2 of the price
   for (int i = 0; i < 60; ++i) {
     const double middle = (low + high) / 2;
-    (bits_at(k, v, std::exp2(middle)) > bits ? low : high) = middle;
+    (bits_at(k, v, std::exp2(middle), two_tiers) > bits ? low : high) = middle;
   }
   const double price = std::exp2(high);
   auto widths = std::make_shared<ModelWidths>();
@@ -135,11 +155,15 @@ std::shared_ptr<const ModelWidths> allocate_widths(const Sensitivity& sensitivit
   for (int64_t layer = 0; layer < shape.n_layers; ++layer) {
     kernels::WidthTable& table = widths->layers.emplace_back();
     table.head_dim = shape.head_dim;
+    table.wide_tokens = two_tiers ? kWideTokens : 0;
     table.rotations = rotations;
     for (int64_t head = first_head; head < first_head + shape.n_kv_heads; ++head) {
       const auto i = static_cast<size_t>(layer * sensitivity.n_kv_heads + head);
-      table.heads.push_back(
-          {widths_of(sensitivity.k[i], k[i], price), widths_of(sensitivity.v[i], v[i], price), 0, {}});
+      kernels::HeadWidths& of = table.heads.emplace_back();
+      of.k = widths_of(k[i], price, two_tiers);
+      of.v = widths_of(v[i], price, two_tiers);
+      of.k.mean = sensitivity.k[i].mean;
+      of.v.mean = sensitivity.v[i].mean;
     }
     table.lay_out();
     if (backend != nullptr) table.send(backend);

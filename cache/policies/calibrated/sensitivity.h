@@ -34,7 +34,8 @@ struct Sensitivity {
 // Returns sum lambda E(b) of a side with these widths.
 double predicted_error(const SideSensitivity& side, const kernels::ChannelWidths& widths);
 
-// The tables of all layers.
+// The tables of all layers. With two tiers, lambda counts more for the wide tokens and less for the others, by the
+// share of the attention that each tier gets later.
 struct ModelWidths {
   std::vector<kernels::WidthTable> layers;
   uint64_t fingerprint = 0;
@@ -44,9 +45,10 @@ struct ModelWidths {
 
 // Returns the tables with the least error whose pages take at most `bits` bits for each value, every byte counted. They
 // have KV heads [first_head, first_head + shape.n_kv_heads) of the model, for tensor-parallel ranks. backend: that of
-// the pages; null if no device reads the tables. REQUIRES: bits of at least 0.
+// the pages; null if no device reads the tables. two_tiers: whether a quarter of a page's tokens have wider codes.
+// REQUIRES: bits of at least 0.
 std::shared_ptr<const ModelWidths> allocate_widths(const Sensitivity& sensitivity, const CacheShape& shape,
-                                                   int64_t first_head, double bits,
+                                                   int64_t first_head, double bits, bool two_tiers,
                                                    const std::shared_ptr<const kernels::PageRotations>& rotations,
                                                    const std::shared_ptr<kernels::KvBackend>& backend);
 
