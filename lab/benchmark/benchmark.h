@@ -59,7 +59,8 @@ struct BenchmarkReport {
 BenchmarkReport run_benchmark(const BenchmarkOptions& options,
                               const std::function<void(const BenchmarkRow&)>& on_row = nullptr);
 
-// Measures the rows of a loaded model with one policy, without limits. Uses the options from `prompts` to `repetitions`.
+// Measures the rows of a loaded model with one policy, without limits. Uses the options from `prompts` to
+// `repetitions`.
 std::vector<BenchmarkRow> measure_rates(Model& model, const KvCachePolicy& policy, const BenchmarkOptions& options,
                                         const std::function<void(const BenchmarkRow&)>& on_row = nullptr);
 

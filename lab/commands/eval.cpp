@@ -259,32 +259,32 @@ std::function<int()> setup_eval(CLI::App& app) {
                  "File of train-probe, for {\"policy\": \"channel_packed\", \"worth\": NAME}")
       ->type_name("NAME=FILE")
       ->allow_extra_args(false);
-  arguments->context = only(
-      add_number_flag(app, "--context", pass.context, "Tokens of a window; report: 2048, or 1024 with --quick", 1, kMost),
+  arguments->context = only(add_number_flag(app, "--context", pass.context,
+                                            "Tokens of a window; report: 2048, or 1024 with --quick", 1, kMost),
+                            windows);
+  arguments->windows = only(
+      add_number_flag(app, "--windows", pass.windows, "Number of windows, spread over the text; report: 1", 1, kMost),
       windows);
-  arguments->windows =
-      only(add_number_flag(app, "--windows", pass.windows, "Number of windows, spread over the text; report: 1", 1, kMost),
-           windows);
-  arguments->from = only(add_number_flag(app, "--from", pass.from,
-                                         "Tokens at the start of each window that are not scored; report: half of them",
-                                         0, kMost),
-                         scored);
+  arguments->from =
+      only(add_number_flag(app, "--from", pass.from,
+                           "Tokens at the start of each window that are not scored; report: half of them", 0, kMost),
+           scored);
   only(add_number_flag(app, "--prompt-tokens", pass.prompt_tokens,
                        "Tokens at the start of each window that policies treat as the prompt", 1, kMost),
        passes);
-  arguments->lengths = only(add_number_flag(app, "--lengths", recall.lengths,
-                                            "Lengths of the contexts in tokens; report: 1024", 1, kMost)
-                                ->delimiter(','),
-                            {"recall", "report"});
+  arguments->lengths = only(
+      add_number_flag(app, "--lengths", recall.lengths, "Lengths of the contexts in tokens; report: 1024", 1, kMost)
+          ->delimiter(','),
+      {"recall", "report"});
   facts_only(add_number_flag(app, "--depths", recall.depths,
                              "Positions of the requested number, as fractions of the context", 0.0, 1.0)
                  ->delimiter(','));
   only(add_number_flag(app, "--questions", recall.questions, "Minimum number of questions, over all lengths", 1, kMost),
        {"recall"});
-  only(app.add_option(
-              "--task", recall.task,
-              "facts: numbers in the text; variables: chains of assignments; words: the most common words of lists; agent: "
-              "results of tool calls in a conversation")
+  only(app.add_option("--task", recall.task,
+                      "facts: numbers in the text; variables: chains of assignments; words: the most common words of "
+                      "lists; agent: "
+                      "results of tool calls in a conversation")
            ->check(CLI::IsMember(recall_tasks()))
            ->capture_default_str(),
        {"recall"});

@@ -9,8 +9,8 @@
 namespace smartkv {
 
 struct EvalReportArguments {
-  std::string out = "report.html";   // the Markdown page gets the same name with .md
-  std::vector<std::string> topics;   // empty for all
+  std::string out = "report.html";  // the Markdown page gets the same name with .md
+  std::vector<std::string> topics;  // empty for all
   bool quick = false, all_rows = false, no_speed = false;
 };
 

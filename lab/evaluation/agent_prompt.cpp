@@ -13,8 +13,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Random = std::mt19937_64;
 
-constexpr std::array<const char*, 16> kFirst = {"amber", "brave", "calm",  "dusty", "eager", "fancy", "gentle", "hasty",
-                                                "icy",   "jolly", "kind",  "lucky", "merry", "noble", "olive",  "proud"};
+constexpr std::array<const char*, 16> kFirst = {"amber", "brave", "calm", "dusty", "eager", "fancy", "gentle", "hasty",
+                                                "icy",   "jolly", "kind", "lucky", "merry", "noble", "olive",  "proud"};
 constexpr std::array<const char*, 16> kSecond = {"badger", "crane", "dolphin", "eagle",  "falcon", "gecko",
                                                  "heron",  "ibis",  "jackal",  "koala",  "lynx",   "marten",
                                                  "newt",   "otter", "panther", "raccoon"};
@@ -73,15 +73,15 @@ bool shows_tools(const RecallOptions& options, const Machine& machine) {
   }
 }
 
-// Asks for the ports of machines. The questions begin where the text of `messages` alone ends, and end with the beginning
-// of the answer, because a small model may otherwise call the tool again.
+// Asks for the ports of machines. The questions begin where the text of `messages` alone ends, and end with the
+// beginning of the answer, because a small model may otherwise call the tool again.
 void ask(const RecallOptions& options, const Json& messages, std::span<const Machine> machines, const std::string& told,
          RecallPrompt* prompt) {
   constexpr int64_t kAnswerTokens = 8;
   for (const Machine& machine : machines) {
     Json asked = messages;
-    asked.push_back({{"role", "user"},
-                     {"content", "What did the tool report for " + machine.name + "? Quote its result."}});
+    asked.push_back(
+        {{"role", "user"}, {"content", "What did the tool report for " + machine.name + "? Quote its result."}});
     const std::string text = options.render_chat(asked, true);
     if (!text.starts_with(told)) {
       throw EvaluationError(

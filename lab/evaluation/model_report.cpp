@@ -26,8 +26,7 @@ std::vector<ReportRow> default_rows() {
   const auto add = [&](PolicySpec spec, bool in_tasks) {
     rows.push_back({std::move(spec), "", true, false, in_tasks});
   };
-  for (const PolicyPreset& preset : policy_presets())
-    add({std::string(preset.name), std::string(preset.name)}, true);
+  for (const PolicyPreset& preset : policy_presets()) add({std::string(preset.name), std::string(preset.name)}, true);
   for (const double bits : {8.5, 4.5, 3.5, 3.0, 2.5}) add({formatted("calibrated@%g", bits), "calibrated", bits}, true);
   for (const PolicyRow& policy : policy_registry()) {
     if (policy.name != "full" && policy.name != "calibrated")
@@ -63,10 +62,7 @@ void check_row(const ReportModel& model, int64_t context, ReportRow* row) {
     }
     const auto made = model.evaluated.make_policy(policy);
     if (!made->stand_in().empty()) row->remark = "stands in: " + made->stand_in();
-    if (row->simulated) {
-      const auto format = policy.at("format").get<std::string>();
-      row->remark = needs_ranges(format) ? "" : std::string(simulated_format(format, model.evaluated.shape).summary);
-    }
+    if (row->simulated) row->remark = simulated_summary(policy.at("format").get<std::string>());
   } catch (const CacheError& error) {
     row->runs = false;
     row->remark = std::string("cannot run: ") + error.what();
@@ -117,11 +113,7 @@ class Measurement {
  public:
   Measurement(const ReportModel& model, const std::vector<ReportText>& texts, const ModelReportOptions& options,
               const ReportProgress& progress)
-      : model_(model),
-        texts_(texts),
-        options_(options),
-        progress_(progress),
-        rows_(report_rows(model, options)) {}
+      : model_(model), texts_(texts), options_(options), progress_(progress), rows_(report_rows(model, options)) {}
 
   EvaluationReport divergence() const {
     const std::vector<size_t> indices = measured(rows_, false, false);
@@ -142,8 +134,8 @@ class Measurement {
       pass.from = options_.from;
       pass.prompt_tokens = std::max<int64_t>(1, options_.from);
       pass.block = 64;
-      pass.windows = std::clamp<int64_t>((static_cast<int64_t>(text.tokens.size()) - 1) / pass.context, 1,
-                                         options_.windows);
+      pass.windows =
+          std::clamp<int64_t>((static_cast<int64_t>(text.tokens.size()) - 1) / pass.context, 1, options_.windows);
       const EvaluationReport report =
           measure_divergence(model_.evaluated, specs, text.tokens, pass, part(t, texts_.size()));
       section.conditions["windows of " + text.kind] = pass.windows;
@@ -151,8 +143,8 @@ class Measurement {
         Json& row = values[indices[i]];
         const Json& own = report.rows[i];
         for (const char* key : {"ratio", "bits_per_value", "bytes_per_token"}) row[key] = own.at(key);
-        for (const char* key : {"kl_mean", "kl_error", "change_percent", "change_error", "same_top_percent",
-                                "same_top_error"}) {
+        for (const char* key :
+             {"kl_mean", "kl_error", "change_percent", "change_error", "same_top_percent", "same_top_error"}) {
           row[text.kind + "_" + key] = own.at(key);
         }
         if (t == 0) row["chart"] = own.at("kl_mean");
@@ -200,8 +192,8 @@ class Measurement {
     options.questions = options_.prompts * questions_of(options.task);
     options.render_chat = chat_renderer(model_);
     const std::vector<size_t> indices = measured(rows_, true, false);
-    EvaluationReport report = measure_recall(model_.evaluated, model_.tokenizer, specs_of(rows_, indices), {}, options,
-                                             part(0, 1));
+    EvaluationReport report =
+        measure_recall(model_.evaluated, model_.tokenizer, specs_of(rows_, indices), {}, options, part(0, 1));
     std::erase_if(report.rows, [](const Json& row) { return row.at("length") != "all"; });
     EvaluationReport section;
     section.title = title;
@@ -245,10 +237,9 @@ class Measurement {
     for (size_t t = 0; t < tasks.size(); ++t) {
       RecallOptions& options = tasks[t].options;
       options.lengths = options_.lengths;
-      options.questions =
-          options_.prompts * questions_of(options.task) * static_cast<int64_t>(options_.lengths.size());
-      const EvaluationReport report = measure_recall(model_.evaluated, model_.tokenizer, specs, texts_[0].tokens,
-                                                     options, part(t, tasks.size()));
+      options.questions = options_.prompts * questions_of(options.task) * static_cast<int64_t>(options_.lengths.size());
+      const EvaluationReport report =
+          measure_recall(model_.evaluated, model_.tokenizer, specs, texts_[0].tokens, options, part(t, tasks.size()));
       merged.resize(report.rows.size());
       for (size_t i = 0; i < report.rows.size(); ++i) {
         const Json& own = report.rows[i];
@@ -313,9 +304,7 @@ class Measurement {
   // Returns the progress of part `i` of `n` of a topic.
   Progress part(size_t i, size_t n) const {
     if (!progress_.progress) return nullptr;
-    return [this, i, n](double done) {
-      progress_.progress((static_cast<double>(i) + done) / static_cast<double>(n));
-    };
+    return [this, i, n](double done) { progress_.progress((static_cast<double>(i) + done) / static_cast<double>(n)); };
   }
 
   // Repeats the values of a section, which has a row or several in turn for each of `indices`, for equal rows.
@@ -401,7 +390,8 @@ std::vector<ReportText> shipped_texts(const ReportModel& model) {
       const Json messages = Json::parse(text.text());
       const auto render = chat_renderer(model);
       texts[2].source += render ? ", in the model's chat template" : ", as plain text";
-      texts[2].tokens = model.tokenizer.encode(render ? render(messages, false) : chat_as_text(messages), {false, true});
+      texts[2].tokens =
+          model.tokenizer.encode(render ? render(messages, false) : chat_as_text(messages), {false, true});
     } else {
       const size_t i = text.file == "evaluation/prose.txt" ? 0 : 1;
       texts[i].tokens = model.tokenizer.encode(text.text(), {false, false});
@@ -448,11 +438,11 @@ ReportPage measure_model(const ReportModel& model, const std::vector<ReportText>
   ReportPage page;
   page.title = "What each KV-cache policy costs on " + model.evaluated.model.config().name;
   std::string sources;
-  for (const ReportText& text : texts)
-    sources += (sources.empty() ? "" : "; ") + text.kind + ": " + text.source;
+  for (const ReportText& text : texts) sources += (sources.empty() ? "" : "; ") + text.kind + ": " + text.source;
   page.notes = {
       "Texts: " + sources + ". Neither this project nor its calibration is fitted to them.",
-      "Rows marked as simulated are formats of other programs. A full cache holds the values that the format would give "
+      "Rows marked as simulated are formats of other programs. A full cache holds the values that the format would "
+      "give "
       "back, rounded to the type of the cache, and the bytes are those that the format takes, with scales and exact "
       "parts. SnapKV is this project's policy snapkv. Expected Attention is not measured."};
   for (const Topic& topic : kTopics) {

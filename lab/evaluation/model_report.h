@@ -55,11 +55,11 @@ std::vector<ReportText> shipped_texts(const ReportModel& model);
 // A row of the report.
 struct ReportRow {
   PolicySpec spec;
-  std::string remark;      // what stands in, what it equals, or why it cannot run
+  std::string remark;  // what stands in, what it equals, or why it cannot run
   bool runs = true;
   bool simulated = false;
   bool in_tasks = true;  // whether the topics other than divergence measure it, too
-  size_t same_as = 0;      // index of the row that is measured for this one; its own if there is none
+  size_t same_as = 0;    // index of the row that is measured for this one; its own if there is none
 };
 // Returns the rows in the order of the page, "full" first. Throws CacheError for a bad list.
 std::vector<ReportRow> report_rows(const ReportModel& model, const ModelReportOptions& options);

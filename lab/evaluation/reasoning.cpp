@@ -14,10 +14,10 @@ namespace {
 using Random = std::mt19937_64;
 
 constexpr std::array<const char*, 40> kNames = {
-    "Oslo",   "Rome",   "Lima",   "Cairo",  "Delhi",  "Paris", "Tokyo", "Milan",  "Quito",  "Dublin",
-    "Madrid", "Athens", "Bern",   "Riga",   "Sofia",  "Tunis", "Hanoi", "Lagos",  "Minsk",  "Doha",
-    "Havana", "Prague", "Vienna", "Zagreb", "Seoul",  "Kiev",  "Accra", "Boston", "Dakar",  "Geneva",
-    "Miami",  "Nairobi", "Porto", "Sydney", "Turin",  "York",  "Berlin", "London", "Lisbon", "Moscow"};
+    "Oslo",   "Rome",    "Lima",   "Cairo",  "Delhi", "Paris", "Tokyo",  "Milan",  "Quito",  "Dublin",
+    "Madrid", "Athens",  "Bern",   "Riga",   "Sofia", "Tunis", "Hanoi",  "Lagos",  "Minsk",  "Doha",
+    "Havana", "Prague",  "Vienna", "Zagreb", "Seoul", "Kiev",  "Accra",  "Boston", "Dakar",  "Geneva",
+    "Miami",  "Nairobi", "Porto",  "Sydney", "Turin", "York",  "Berlin", "London", "Lisbon", "Moscow"};
 
 template <typename T>
 void shuffle(std::vector<T>* items, Random& random) {
@@ -57,7 +57,8 @@ struct Table {
     for (size_t i = 0; i < places.size(); ++i) {
       const std::string before = std::to_string(sum);
       sum += hours[i];
-      steps.push_back(std::to_string(i + 1) + " of " + std::to_string(places.size()) + ". " + line(i) + " Sum: " + before + " + " + std::to_string(hours[i]) + " = " + std::to_string(sum));
+      steps.push_back(std::to_string(i + 1) + " of " + std::to_string(places.size()) + ". " + line(i) +
+                      " Sum: " + before + " + " + std::to_string(hours[i]) + " = " + std::to_string(sum));
     }
     *result = "Back in " + places[0] + ". Total: " + std::to_string(sum) + " hours.";
     return steps;
@@ -128,18 +129,12 @@ nlohmann::ordered_json row_of(const PolicySpec& spec, std::span<const ReasoningP
     common.push_back(static_cast<double>(common_tokens(answer, full)));
     tokens.push_back(static_cast<double>(answer.tokens.size()));
   }
-  return {{"policy", spec.label},
-          {"ratio", own.bytes / own.full_bytes},
-          {"exact_percent", mean(exact)},
-          {"exact_error", standard_error(exact)},
-          {"steps_percent", mean(steps)},
-          {"steps_error", standard_error(steps)},
-          {"same_percent", mean(same)},
-          {"same_error", standard_error(same)},
-          {"common_tokens", mean(common)},
-          {"common_error", standard_error(common)},
-          {"answer_tokens", mean(tokens)},
-          {"problems", problems.size()}};
+  return {{"policy", spec.label},          {"ratio", own.bytes / own.full_bytes},
+          {"exact_percent", mean(exact)},  {"exact_error", standard_error(exact)},
+          {"steps_percent", mean(steps)},  {"steps_error", standard_error(steps)},
+          {"same_percent", mean(same)},    {"same_error", standard_error(same)},
+          {"common_tokens", mean(common)}, {"common_error", standard_error(common)},
+          {"answer_tokens", mean(tokens)}, {"problems", problems.size()}};
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 namespace smartkv {
 
 struct ReasoningOptions {
-  int64_t problems = 8;       // decoded side by side
+  int64_t problems = 8;         // decoded side by side
   int64_t answer_tokens = 320;  // least tokens of a right answer
 };
 

@@ -40,7 +40,7 @@ struct LengthResult {
   std::vector<double> right = {};  // mean score of the questions of each prompt
   // Whether each right item was in the answer: by prompt, over all its questions.
   std::vector<std::vector<bool>> found = {};
-  Cell again = {};  // results of asking a second time
+  Cell again = {};                                         // results of asking a second time
   double bytes = 0, full_bytes = 0, tokens = 0, kept = 0;  // after compression, summed over the prompts
 
   Cell all() const {

@@ -41,7 +41,8 @@ std::vector<std::string> recall_wordings();
 //  - "variables": asks for all names that have a value; one of the two got it from the other
 //  - "words": asks for the three words that occur most often in lists of words
 //  - "agent": asks for a number in the result of one of the first tool calls, at least kAgentTurns calls later
-// Prompts of "variables" and "words" begin with a solved example. An answer scores the share of the right items that it contains.
+// Prompts of "variables" and "words" begin with a solved example. An answer scores the share of the right items that it
+// contains.
 std::vector<std::string> recall_tasks();
 
 // One context and its questions.

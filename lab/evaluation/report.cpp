@@ -40,7 +40,10 @@ std::string cell_text(const ReportColumn& column, const nlohmann::ordered_json& 
   const auto error = row.find(column.error_key);
   if (column.error_key.empty() || error == row.end() || error->is_null()) return text;
   const double deviation = error->get<double>();
-  return deviation != deviation ? text : text + " ± " + formatted(column.format, deviation);
+  if (deviation != deviation) return text;
+  std::string format = column.format;  // of the value; an error has no sign
+  std::erase(format, '+');
+  return text + " ± " + formatted(format.c_str(), deviation);
 }
 
 std::string EvaluationReport::to_table() const {

@@ -33,7 +33,7 @@ struct EvaluationReport {
 // A page of several results, each a section.
 struct ReportPage {
   std::string title;
-  nlohmann::ordered_json conditions;  // an object that applies to all sections
+  nlohmann::ordered_json conditions;    // an object that applies to all sections
   std::vector<std::string> notes = {};  // paragraphs
   std::vector<EvaluationReport> sections;
 

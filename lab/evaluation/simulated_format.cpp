@@ -37,13 +37,14 @@ void round_nvfp4(std::span<float> x, float tensor_most) {
   }
 }
 
-// Levels of the quantizer of a standard normal variable with the least squared error (Max 1960), positive half, found by
-// Lloyd's iteration on the density.
+// Levels of the quantizer of a standard normal variable with the least squared error (Max 1960), positive half, found
+// by Lloyd's iteration on the density.
 std::vector<float> normal_levels(int bits) {
   const auto density = [](double x) { return std::exp(-0.5 * x * x) / std::sqrt(2 * std::acos(-1.0)); };
   const auto beyond = [](double x) { return 0.5 * std::erfc(x / std::sqrt(2.0)); };
   std::vector<double> levels(size_t{1} << (bits - 1));
-  for (size_t i = 0; i < levels.size(); ++i) levels[i] = 3.0 * (static_cast<double>(i) + 0.5) / static_cast<double>(levels.size());
+  for (size_t i = 0; i < levels.size(); ++i)
+    levels[i] = 3.0 * (static_cast<double>(i) + 0.5) / static_cast<double>(levels.size());
   for (int round = 0; round < 500; ++round) {
     double low = 0;
     for (size_t i = 0; i < levels.size(); ++i) {
@@ -138,7 +139,9 @@ void round_kvarn(std::span<float> x, size_t tokens, size_t head_dim, int bits, b
     const auto at = [&](size_t j) { return by_channel ? j * head_dim + i : i * head_dim + j; };
     const auto own = static_cast<float>(by_channel ? scales.column[i] : scales.row[i]);
     // The scale across the line has a place of its own; that of the line is absorbed by the scale of its range.
-    const auto across = [&](size_t j) { return to_f16(static_cast<float>(by_channel ? scales.row[j] : scales.column[j])); };
+    const auto across = [&](size_t j) {
+      return to_f16(static_cast<float>(by_channel ? scales.row[j] : scales.column[j]));
+    };
     for (size_t j = 0; j < of; ++j) line[j] = x[at(j)] / (own * across(j));
     round_range(line, bits);
     for (size_t j = 0; j < of; ++j) x[at(j)] = line[j] * own * across(j);
@@ -191,7 +194,9 @@ SimulatedFormat kvarn(size_t d, int k_bits, int v_bits) {
 const std::vector<FormatRow>& formats() {
   static const std::vector<FormatRow> rows = {
       {"q8_0", "llama.cpp's q8_0: blocks of 32 values with an f16 scale", 32, false,
-       [](size_t d, const TensorRanges&) { return per_token(static_cast<int64_t>(d) / 32 * 34 * 2, round_q8_0, round_q8_0, d); }},
+       [](size_t d, const TensorRanges&) {
+         return per_token(static_cast<int64_t>(d) / 32 * 34 * 2, round_q8_0, round_q8_0, d);
+       }},
       {"q4_0_hadamard", "llama.cpp's q4_0, K and V rotated by a Hadamard matrix first", 32, false,
        [](size_t d, const TensorRanges&) {
          const auto rotated = [](std::span<float> x) {
@@ -208,8 +213,9 @@ const std::vector<FormatRow>& formats() {
          };
          return per_token(2 * static_cast<int64_t>(d), rounded, rounded, d);
        }},
-      {"nvfp4", "NVFP4: E2M1 with an E4M3 scale for 16 values, and a scale per layer for K and V from the calibration text",
-       16, true,
+      {"nvfp4",
+       "NVFP4: E2M1 with an E4M3 scale for 16 values, and a scale per layer for K and V from the calibration text", 16,
+       true,
        [](size_t d, const TensorRanges& ranges) {
          SimulatedFormat format;
          format.tile_bytes = 2 * static_cast<int64_t>(d / 2 + d / 16);
@@ -223,8 +229,8 @@ const std::vector<FormatRow>& formats() {
        [](size_t d, const TensorRanges&) { return turboquant(d, 4); }},
       {"turboquant_3", "TurboQuant as vLLM's turboquant_3bit_nc: two layers at either end exact", 8, false,
        [](size_t d, const TensorRanges&) { return turboquant(d, 3); }},
-      {"kvarn_k4v2", "KVarN K4V2 in tiles of 128 tokens: the first tile, and the last until it is full, exact", 8, false,
-       [](size_t d, const TensorRanges&) { return kvarn(d, 4, 2); }},
+      {"kvarn_k4v2", "KVarN K4V2 in tiles of 128 tokens: the first tile, and the last until it is full, exact", 8,
+       false, [](size_t d, const TensorRanges&) { return kvarn(d, 4, 2); }},
   };
   return rows;
 }
@@ -308,6 +314,8 @@ std::vector<std::string> simulated_formats() {
   return names;
 }
 
+std::string_view simulated_summary(const std::string& name) { return format_row(name).summary; }
+
 bool needs_ranges(const std::string& name) { return format_row(name).ranges; }
 
 SimulatedFormat simulated_format(const std::string& name, const CacheShape& shape, const TensorRanges& ranges) {
@@ -316,10 +324,7 @@ SimulatedFormat simulated_format(const std::string& name, const CacheShape& shap
     throw CacheError("kv_cache.format: \"" + name + "\" expects a head_dim that is a multiple of " +
                      std::to_string(row.multiple) + ", found " + std::to_string(shape.head_dim));
   }
-  SimulatedFormat format = row.make(static_cast<size_t>(shape.head_dim), ranges);
-  format.name = row.name;
-  format.summary = row.summary;
-  return format;
+  return row.make(static_cast<size_t>(shape.head_dim), ranges);
 }
 
 }  // namespace smartkv

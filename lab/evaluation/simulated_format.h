@@ -19,11 +19,10 @@ struct TensorRanges {
 };
 
 struct SimulatedFormat {
-  std::string_view name, summary;  // summary: one line, with the source
-  int64_t tile = 1;                // tokens that are encoded together; a tile is exact until it is full
-  int64_t exact_tokens = 0;        // first tokens of a sequence that stay exact, a multiple of `tile`
-  int64_t exact_layers = 0;        // first and last layers that stay exact: this many at either end
-  int64_t tile_bytes = 0;          // K and V of a tile of one KV head, with scales
+  int64_t tile = 1;          // tokens that are encoded together; a tile is exact until it is full
+  int64_t exact_tokens = 0;  // first tokens of a sequence that stay exact, a multiple of `tile`
+  int64_t exact_layers = 0;  // first and last layers that stay exact: this many at either end
+  int64_t tile_bytes = 0;    // K and V of a tile of one KV head, with scales
   // Replaces a tile of one KV head of a layer by what the format gives back. k, v: f32 [tile, head_dim].
   std::function<void(int64_t layer, float* k, float* v)> round_trip;
 
@@ -34,6 +33,8 @@ struct SimulatedFormat {
 
 // Returns the names of all formats.
 std::vector<std::string> simulated_formats();
+// Returns one line about a format, with its source. Throws CacheError for an unknown name, like the functions below.
+std::string_view simulated_summary(const std::string& name);
 // Returns whether a format has a scale per tensor, which simulated_format() computes from the ranges.
 bool needs_ranges(const std::string& name);
 // Returns a format for caches of this shape. Throws CacheError for an unknown name, and for a head_dim that the format
