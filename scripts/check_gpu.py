@@ -16,7 +16,7 @@ import urllib.request
 
 from servers import smartkv_server
 
-TEXT = pathlib.Path(__file__).parents[1] / "tests/fixtures/text/held_out.txt"
+TEXT = pathlib.Path(__file__).parents[1] / "assets/evaluation/prose.txt"
 PROMPT, TOKENS, CLIENTS = 7000, 48, 32  # characters, tokens of an answer
 METHODS = ["ngram", {"method": "self"}, {"method": "self", "kv_cache": "pillar_attn"}, "auto"]
 OFFLOAD = {"method": "self", "offload": True}  # on GPUs only

@@ -88,7 +88,7 @@ class Seen:
 
 def load(url, seen):
     """Sends requests one at a time, so that the clients can measure the sums of their times; then wrong requests."""
-    text = (ROOT / "tests/fixtures/text/held_out.txt").read_text(encoding="utf-8")[:2000]
+    text = (ROOT / "assets/evaluation/prose.txt").read_text(encoding="utf-8")[:2000]
     requests = [
         {"kv_cache": "full"},
         {"kv_cache": "full"},  # has a prefix hit

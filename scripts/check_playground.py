@@ -180,7 +180,7 @@ def check_tiers(watched):
     """Checks each kind of tier: in the text, in the picture, and at the tokens of the prompt."""
     page = watched.page
     watched.set("max-tokens", "96")
-    text = (ROOT / "tests/fixtures/text/held_out.txt").read_text(encoding="utf-8")
+    text = (ROOT / "assets/evaluation/prose.txt").read_text(encoding="utf-8")
     for policy, parameters, tier in (("balanced", "", "4-bit"), ("compact", "", "3-bit"),
                                      ("streaming", '{"tokens": 256}', "evicted"),
                                      ("block_summary", '{"tokens": 256, "window": 64}', "summarised")):
@@ -694,7 +694,7 @@ def check_comparison(watched):
     watched.part("parameters", 1).fill('{"tokens": 256}')
     watched.part("seen").locator("summary").press("Enter")  # closes it again
     watched.set("max-tokens", "96")
-    text = (ROOT / "tests/fixtures/text/held_out.txt").read_text(encoding="utf-8")
+    text = (ROOT / "assets/evaluation/prose.txt").read_text(encoding="utf-8")
     page.locator("#prompt").fill(text[:2000] + "\n\nRepeat the first three sentences of this text.")
     page.locator("#prompt").focus()
     watched.ask("")

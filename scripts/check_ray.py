@@ -50,7 +50,7 @@ from servers import free_port, smartkv_server
 NAME = "smartkv"
 CLIENTS = 8
 PATIENCE_S = 300
-TEXT = (ROOT / "tests/fixtures/text/held_out.txt").read_text(encoding="utf-8")
+TEXT = (ROOT / "assets/evaluation/prose.txt").read_text(encoding="utf-8")
 
 
 def check(held, what):

@@ -38,7 +38,7 @@ from servers import events, free_port
 
 POLICIES = ["full", "balanced", "k4v4", {"policy": "streaming", "tokens": 256}]
 METHODS = ["off", {"method": "ngram", "adaptive": False}]
-TEXT = "tests/fixtures/text/held_out.txt"
+TEXT = "assets/evaluation/prose.txt"
 PROMPTS = 4
 SHARED, OWN = 1500, 300  # characters at the beginning that all prompts share, and characters of one prompt only
 MAX_TOKENS = 24

@@ -137,6 +137,21 @@ class Bench {
 
 }  // namespace
 
+std::vector<BenchmarkRow> measure_rates(Model& model, const KvCachePolicy& policy, const BenchmarkOptions& options,
+                                        const std::function<void(const BenchmarkRow&)>& on_row) {
+  Bench bench(options, model, policy);
+  std::vector<BenchmarkRow> rows;
+  const auto add = [&](const BenchmarkRow& row) {
+    rows.push_back(row);
+    if (on_row) on_row(row);
+  };
+  for (const int64_t depth : options.depths) {
+    for (const int64_t tokens : options.prompts) add(bench.prefill(depth, tokens));
+    for (const int64_t batch : options.batches) add(bench.decode(depth, batch));
+  }
+  return rows;
+}
+
 BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::function<void(const BenchmarkRow&)>& on_row) {
   BenchmarkReport report;
   ModelOptions served = options.model;
@@ -161,7 +176,6 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
   const auto policy = model->make_policy(policy_context(*model, shape, &pool, {model_identity(*weights), served.gates},
                                                         calibrated_on_demand(*model, *weights, pool, served)),
                                          options.kv_cache);
-  Bench bench(options, *model, *policy);
   const auto add = [&](BenchmarkRow row) {
     if (options.limits) {
       // A pass reads the weights once and each sequence's cache once. A product takes 2 operations per weight.
@@ -185,10 +199,7 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
     report.rows.push_back(row);
     if (on_row) on_row(row);
   };
-  for (const int64_t depth : options.depths) {
-    for (const int64_t tokens : options.prompts) add(bench.prefill(depth, tokens));
-    for (const int64_t batch : options.batches) add(bench.decode(depth, batch));
-  }
+  measure_rates(*model, *policy, options, add);
   report.resident_bytes = resident_bytes();
   return report;
 }

@@ -9,6 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cache/policy.h"
+#include "engine/model/model.h"
 #include "engine/model/model_options.h"
 
 namespace smartkv {
@@ -56,5 +58,10 @@ struct BenchmarkReport {
 // RankError.
 BenchmarkReport run_benchmark(const BenchmarkOptions& options,
                               const std::function<void(const BenchmarkRow&)>& on_row = nullptr);
+
+// Measures the rows of a loaded model with one policy, without limits. Uses the options from `prompts` to
+// `repetitions`.
+std::vector<BenchmarkRow> measure_rates(Model& model, const KvCachePolicy& policy, const BenchmarkOptions& options,
+                                        const std::function<void(const BenchmarkRow&)>& on_row = nullptr);
 
 }  // namespace smartkv

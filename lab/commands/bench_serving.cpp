@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using NameAndValue = std::pair<std::string, std::string>;
 
-constexpr const char* kDefaultText = "tests/fixtures/text/held_out.txt";  // path in the repository
+constexpr const char* kDefaultText = "assets/evaluation/prose.txt";  // path in the repository
 
 struct BenchServingArguments {
   std::string cases = "a,b,c,d,e,f,g", policies = "full,balanced,compact,gated_eviction@0.25", plot, kv_cache_bytes;

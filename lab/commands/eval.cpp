@@ -12,11 +12,13 @@
 #include "engine/model/policy_context.h"
 #include "engine/system_resources.h"
 #include "engine/weights/model_fingerprint.h"
+#include "lab/commands/eval_report.h"
 #include "lab/commands/setups.h"
 #include "lab/evaluation/divergence.h"
 #include "lab/evaluation/drift.h"
 #include "lab/evaluation/kvzip.h"
 #include "lab/evaluation/recall.h"
+#include "lab/evaluation/simulated_policy.h"
 #include "server/commands/command.h"
 #include "server/commands/enum_flag.h"
 #include "server/commands/number_flag.h"
@@ -27,15 +29,19 @@ namespace smartkv {
 namespace {
 
 struct EvalArguments {
-  std::string metric, text, kv_cache, json, html;
+  std::string metric, kv_cache, json, html;
+  std::vector<std::string> texts;
   std::vector<std::string> gates, worth;  // each "NAME=FILE"
   ModelOptions model;
   DivergenceOptions pass;
   RecallOptions recall;
+  EvalReportArguments report;
   double share = DriftOptions().share;
   // Options that only some metrics have, with the names of these metrics.
   std::vector<std::pair<const CLI::Option*, std::vector<std::string>>> special;
   std::vector<const CLI::Option*> of_facts;  // options that only the task "facts" of recall has
+  // Options that replace defaults of a report.
+  const CLI::Option *context = nullptr, *windows = nullptr, *from = nullptr, *lengths = nullptr;
 };
 
 // Throws ConfigError for options that the chosen metric would ignore.
@@ -44,6 +50,12 @@ void check_options(const EvalArguments& arguments) {
     if (option->count() == 0 || std::find(metrics.begin(), metrics.end(), arguments.metric) != metrics.end()) continue;
     throw ConfigError(option->get_name() + ": not an option of eval " + arguments.metric);
   }
+  if (arguments.metric == "report") return check_report(arguments.report);
+  if (arguments.texts.size() != 1) {
+    throw ConfigError("--text: expected one file for eval " + arguments.metric + ", found " +
+                      std::to_string(arguments.texts.size()));
+  }
+  if (arguments.kv_cache.empty()) throw ConfigError("--kv-cache: required for eval " + arguments.metric);
   for (const CLI::Option* option : arguments.of_facts) {
     if (option->count() == 0 || arguments.recall.task == "facts") continue;
     throw ConfigError(option->get_name() + ": not an option of eval recall --task " + arguments.recall.task);
@@ -113,6 +125,29 @@ EvaluationReport measure(const EvalArguments& arguments, const EvaluationModel& 
   return measure_divergence(model, policies, tokens, pass, progress_bar());
 }
 
+ModelReportOptions report_options(const EvalArguments& arguments) {
+  ModelReportOptions options = arguments.report.quick ? ModelReportOptions::quick() : ModelReportOptions();
+  options.kv_cache = arguments.kv_cache;
+  options.all_rows = arguments.report.all_rows;
+  if (!arguments.report.topics.empty()) options.topics = arguments.report.topics;
+  if (arguments.report.no_speed) std::erase(options.topics, "speed");
+  if (arguments.context->count() > 0) {
+    options.context = arguments.pass.context;
+    options.from = options.context / 2;
+  }
+  if (arguments.from->count() > 0) options.from = arguments.pass.from;
+  if (arguments.windows->count() > 0) options.windows = arguments.pass.windows;
+  if (arguments.lengths->count() > 0) options.lengths = arguments.recall.lengths;
+  return options;
+}
+
+// Returns the model's chat template, or null if it has none that can be used.
+std::unique_ptr<ChatTemplate> chat_template_of(const Weights& weights, const std::string& path) {
+  const ChatTemplateFiles files = load_chat_templates(weights, path);
+  const bool usable = files.sources.contains("default") || files.sources.contains("tool_use");
+  return usable ? std::make_unique<ChatTemplate>(files) : nullptr;
+}
+
 int eval(const EvalArguments& arguments) {
   check_options(arguments);
   GateSources gates;
@@ -122,22 +157,46 @@ int eval(const EvalArguments& arguments) {
   const std::unique_ptr<Weights> weights = Weights::open(arguments.model.path);
   gates.identity = model_identity(*weights);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model.path);
+  const std::unique_ptr<ChatTemplate> chat_template = chat_template_of(*weights, arguments.model.path);
   const std::unique_ptr<Model> model = load_llama(*weights, arguments.model, threads);
   const CacheShape shape = llama_cache_shape(model->config(), arguments.model);
   const PolicyContext context =
       policy_context(*model, shape, &threads, gates, calibrated_on_demand(*model, *weights, threads, arguments.model));
-  const EvaluationModel evaluated{*model, threads, shape,
-                                  [&](const nlohmann::json& spec) { return make_policy(context, spec); }, &context};
+  TensorRanges ranges;  // for simulated formats, once one needs them
+  EvaluationModel evaluated{*model, threads, shape, nullptr, &context};
+  evaluated.make_policy = [&](const nlohmann::json& spec) {
+    if (!is_simulated(spec)) return make_policy(context, spec);
+    if (ranges.k.empty() && needs_ranges(spec.value("format", ""))) {
+      constexpr size_t kRangeTokens = 1024;
+      std::vector<TokenId> tokens = calibration_tokens(*tokenizer, model->config().context_length);
+      tokens.resize(std::min(tokens.size(), kRangeTokens));
+      ranges = measure_ranges(evaluated, tokens);
+    }
+    return make_simulated_policy(evaluated, spec, ranges);
+  };
+  const ReportModel reported{evaluated, *tokenizer, chat_template.get()};
+  nlohmann::ordered_json conditions = {{"model", model->config().name},
+                                       {"dtype", name(arguments.model.dtype)},
+                                       {"weights", stored_weights(arguments.model, *weights)},
+                                       {"threads", threads.size()}};
+  if (arguments.metric == "report") {
+    try {
+      return run_report(reported, report_texts(arguments.texts, reported), report_options(arguments), arguments.report,
+                        conditions);
+    } catch (const CacheError& error) {
+      throw ConfigError(std::string("--kv-cache: ") + error.what());
+    }
+  }
 
   const std::vector<PolicySpec> policies = policies_of(arguments, evaluated);
   std::ofstream json = open_output(arguments.json), html = open_output(arguments.html);
-  const std::vector<TokenId> tokens = read_tokens(arguments.text, *tokenizer);
-  EvaluationReport report = measure(arguments, evaluated, *tokenizer, policies, tokens);
-  report.conditions["model"] = model->config().name;
-  report.conditions["text"] = std::filesystem::path(arguments.text).filename().string();
-  report.conditions["dtype"] = name(arguments.model.dtype);
-  report.conditions["weights"] = stored_weights(arguments.model, *weights);
-  report.conditions["threads"] = threads.size();
+  const std::string& text = arguments.texts[0];
+  const std::vector<TokenId> tokens = read_tokens(text, *tokenizer);
+  EvalArguments measured = arguments;
+  measured.recall.render_chat = chat_renderer(reported);
+  EvaluationReport report = measure(measured, evaluated, *tokenizer, policies, tokens);
+  conditions["text"] = std::filesystem::path(text).filename().string();
+  report.conditions.update(conditions);
   write_output(json, arguments.json, report.to_json_lines());
   write_output(html, arguments.html, report.to_html());
   std::cout << report.to_table();
@@ -149,12 +208,18 @@ constexpr const char* kEvalExamples = R"(Metrics:
   divergence  the same pass, and the divergence of each next-token distribution from the full cache's
   drift       the model uses the full cache; per layer, the same queries also attend to the compressed cache
   recall      recall of numbers hidden in the text; the question comes after the context was compressed
+  report      all presets and policies on several texts and tasks, as an HTML and a Markdown page
 
 A policy is a name or a JSON object, alone or with @X: streaming@0.25 holds a quarter of the context's tokens,
 mixed_precision@4.5 spends 4.5 bits per value. "full" is the reference and always measured. recall also supports kvzip,
-an oracle that reads the context twice before it evicts tokens (Kim et al. 2025): kvzip@0.25.
+an oracle that reads the context twice before it evicts tokens (Kim et al. 2025): kvzip@0.25. Formats of other programs
+are simulated: {"policy": "simulated", "format": "q8_0"}, also q4_0_hadamard, fp8, nvfp4, turboquant_4, turboquant_3 and
+kvarn_k4v2.
+report measures the presets and policies that --kv-cache names, or all, on texts that ship with the program unless
+--text KIND=FILE is given, once or several times.
 Examples:
   smartkv eval divergence --model model.gguf --text book.txt --context 4096 --kv-cache streaming@0.25,k4v4 --html report.html
+  smartkv eval report --model model.gguf --quick --out report.html
   smartkv eval recall --model model.gguf --text book.txt --kv-cache 'snapkv@0.25,{"policy":"streaming","tokens":512}' --lengths 1024,2048,4096)";
 
 }  // namespace
@@ -165,8 +230,11 @@ std::function<int()> setup_eval(CLI::App& app) {
   RecallOptions& recall = arguments->recall;
   const auto only = [&](const CLI::Option* option, std::vector<std::string> metrics) {
     arguments->special.emplace_back(option, std::move(metrics));
+    return option;
   };
-  const std::vector<std::string> scores = {"perplexity", "divergence"}, passes = {"perplexity", "divergence", "drift"};
+  const std::vector<std::string> scores = {"perplexity", "divergence"}, passes = {"perplexity", "divergence", "drift"},
+                                 windows = {"perplexity", "divergence", "drift", "report"},
+                                 scored = {"perplexity", "divergence", "report"};
   const auto facts_only = [&](const CLI::Option* option) {
     arguments->of_facts.push_back(option);
     only(option, {"recall"});
@@ -175,12 +243,14 @@ std::function<int()> setup_eval(CLI::App& app) {
 
   app.add_option("metric", arguments->metric, "Metric to measure")
       ->required()
-      ->check(CLI::IsMember({"perplexity", "divergence", "recall", "drift"}));
+      ->check(CLI::IsMember({"perplexity", "divergence", "recall", "drift", "report"}));
   app.add_option("--model", arguments->model.path, "GGUF file or Hugging Face folder")->required();
-  app.add_option("--text", arguments->text,
-                 "UTF-8 text file. Neither the model nor a policy may have been trained on it")
-      ->required();
-  app.add_option("--kv-cache", arguments->kv_cache, "Policies, separated by commas")->required();
+  app.add_option("--text", arguments->texts,
+                 "UTF-8 text file. Neither the model nor a policy may have been trained on it. report: KIND=FILE, "
+                 "repeatable")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
+  app.add_option("--kv-cache", arguments->kv_cache, "Policies, separated by commas; report: all by default");
   app.add_option("--gate", arguments->gates,
                  "File of learned gates, for {\"policy\": \"gated_eviction\", \"gate\": NAME}")
       ->type_name("NAME=FILE")
@@ -189,23 +259,32 @@ std::function<int()> setup_eval(CLI::App& app) {
                  "File of train-probe, for {\"policy\": \"channel_packed\", \"worth\": NAME}")
       ->type_name("NAME=FILE")
       ->allow_extra_args(false);
-  only(add_number_flag(app, "--context", pass.context, "Tokens of a window", 1, kMost), passes);
-  only(add_number_flag(app, "--windows", pass.windows, "Number of windows, spread over the text", 1, kMost), passes);
-  only(add_number_flag(app, "--from", pass.from, "Tokens at the start of each window that are not scored", 0, kMost),
-       scores);
+  arguments->context = only(add_number_flag(app, "--context", pass.context,
+                                            "Tokens of a window; report: 2048, or 1024 with --quick", 1, kMost),
+                            windows);
+  arguments->windows = only(
+      add_number_flag(app, "--windows", pass.windows, "Number of windows, spread over the text; report: 1", 1, kMost),
+      windows);
+  arguments->from =
+      only(add_number_flag(app, "--from", pass.from,
+                           "Tokens at the start of each window that are not scored; report: half of them", 0, kMost),
+           scored);
   only(add_number_flag(app, "--prompt-tokens", pass.prompt_tokens,
                        "Tokens at the start of each window that policies treat as the prompt", 1, kMost),
        passes);
-  only(add_number_flag(app, "--lengths", recall.lengths, "Lengths of the contexts in tokens", 1, kMost)->delimiter(','),
-       {"recall"});
+  arguments->lengths = only(
+      add_number_flag(app, "--lengths", recall.lengths, "Lengths of the contexts in tokens; report: 1024", 1, kMost)
+          ->delimiter(','),
+      {"recall", "report"});
   facts_only(add_number_flag(app, "--depths", recall.depths,
                              "Positions of the requested number, as fractions of the context", 0.0, 1.0)
                  ->delimiter(','));
   only(add_number_flag(app, "--questions", recall.questions, "Minimum number of questions, over all lengths", 1, kMost),
        {"recall"});
-  only(app.add_option(
-              "--task", recall.task,
-              "facts: numbers in the text; variables: chains of assignments; words: the most common words of lists")
+  only(app.add_option("--task", recall.task,
+                      "facts: numbers in the text; variables: chains of assignments; words: the most common words of "
+                      "lists; agent: "
+                      "results of tool calls in a conversation")
            ->check(CLI::IsMember(recall_tasks()))
            ->capture_default_str(),
        {"recall"});
@@ -225,8 +304,24 @@ std::function<int()> setup_eval(CLI::App& app) {
   add_enum_flag(app, "--weights", arguments->model.weights, "Storage of the weights");
   add_number_flag(app, "--threads", arguments->model.threads,
                   "CPU threads; 0 uses every core available to this process", 0, 64);
-  app.add_option("--json", arguments->json, "File for the results as JSON lines");
-  app.add_option("--html", arguments->html, "HTML file for the table and a chart of quality against bytes");
+  const std::vector<std::string> tables = {"perplexity", "divergence", "drift", "recall"};
+  only(app.add_option("--json", arguments->json, "File for the results as JSON lines"), tables);
+  only(app.add_option("--html", arguments->html, "HTML file for the table and a chart of quality against bytes"),
+       tables);
+  EvalReportArguments& report = arguments->report;
+  only(app.add_option("--out", report.out, "HTML file of the report; a Markdown file is written beside it")
+           ->capture_default_str(),
+       {"report"});
+  only(app.add_option("--only", report.topics, "Topics of the report, all by default")
+           ->delimiter(',')
+           ->check(CLI::IsMember(report_topics())),
+       {"report"});
+  only(app.add_flag("--quick", report.quick, "Measure less, in a few minutes for a small model"), {"report"});
+  only(app.add_flag("--all-rows", report.all_rows,
+                    "Measure every topic for all rows. By default only divergence is; the others are measured for the "
+                    "presets and a few policies"),
+       {"report"});
+  only(app.add_flag("--no-speed", report.no_speed, "Leave the speed out, for a machine that is busy"), {"report"});
   app.footer(kEvalExamples);
   return [arguments] { return eval(*arguments); };
 }

@@ -12,7 +12,6 @@ namespace smartkv {
 namespace {
 
 constexpr int64_t kDivergenceChunk = 64;  // rows of logits held at a time
-constexpr int64_t kBlock = 256;           // neighbouring tokens that form one sample for the standard error
 
 struct TokenScore {
   double loss = 0, kl = 0;  // in nats
@@ -51,9 +50,18 @@ class Divergence {
   void run_window(int64_t window, int64_t start, const Progress& progress) {
     for (DivergenceCandidate& candidate : candidates_)
       candidate.cache = candidate.policy->new_sequence(options_.prompt_tokens);
-    for (int64_t at = 0; at < options_.context; at += kDivergenceChunk) {
-      const int64_t n = std::min(kDivergenceChunk, options_.context - at);
-      for (DivergenceCandidate& candidate : candidates_) run_chunk(candidate, window, start, at, n);
+    int64_t n = 0;
+    for (int64_t at = 0; at < options_.context; at += n) {
+      // Tokens that are not counted need no logits.
+      const bool counted = at >= options_.from;
+      n = std::min(counted ? kDivergenceChunk : kPassTokens, (counted ? options_.context : options_.from) - at);
+      for (DivergenceCandidate& candidate : candidates_) {
+        if (counted) {
+          run_chunk(candidate, window, start, at, n);
+        } else {
+          feed_uncounted(candidate, start + at, n);
+        }
+      }
       if (progress) {
         const double done = static_cast<double>(at + n) / static_cast<double>(options_.context);
         progress((static_cast<double>(window) + done) / static_cast<double>(options_.windows));
@@ -73,6 +81,14 @@ class Divergence {
     return std::span(buffer).subspan(static_cast<size_t>(i * vocab_), static_cast<size_t>(vocab_));
   }
 
+  void feed_uncounted(DivergenceCandidate& candidate, int64_t first, int64_t n) {
+    const auto begin = std::chrono::steady_clock::now();
+    feed(model_.model, *candidate.cache, tokens_.subspan(static_cast<size_t>(first), static_cast<size_t>(n)), 0,
+         nullptr);
+    candidate.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+
+  // REQUIRES: the tokens are counted.
   void run_chunk(DivergenceCandidate& candidate, int64_t window, int64_t start, int64_t at, int64_t n) {
     const bool is_reference = &candidate == candidates_.data();
     std::vector<float>& logits = is_reference ? reference_ : logits_;
@@ -88,12 +104,10 @@ class Divergence {
         throw EvaluationError("policy \"" + candidate.spec->label + "\", window " + std::to_string(window) +
                               ", token " + std::to_string(at + i) + ": expected finite logits, found NaN or infinity");
       }
-      if (at + i >= options_.from) candidate.scores.push_back(token);
+      candidate.scores.push_back(token);
     }
-    if (at + n > options_.from) {
-      candidate.bytes += static_cast<double>(candidate.cache->stats().bytes);
-      candidate.tokens += static_cast<double>(at + n);
-    }
+    candidate.bytes += static_cast<double>(candidate.cache->stats().bytes);
+    candidate.tokens += static_cast<double>(at + n);
   }
 
   // Scores row i of a chunk. Called from several threads, so bad logits become a NaN instead of an exception.
@@ -132,26 +146,25 @@ class Divergence {
     candidate.cache.reset();
   }
 
-  // Returns the standard error of `mean`, the mean difference of the losses to the reference, over blocks of
-  // neighbouring tokens. Returns NaN if there is only one block.
-  double difference_error(const DivergenceCandidate& candidate, double mean) const {
+  // Returns the standard error of `mean`, the mean of value(token) over all counted tokens, by blocks of neighbouring
+  // tokens. Returns NaN if there is only one block.
+  template <typename Value>
+  double block_error(double mean, const Value& value) const {
     const int64_t counted = options_.context - options_.from;
     double squares = 0;
     int64_t blocks = 0;
     for (int64_t window = 0; window < options_.windows; ++window) {
-      for (int64_t first = 0; first < counted; first += kBlock, ++blocks) {
-        const int64_t n = std::min(kBlock, counted - first);
+      for (int64_t first = 0; first < counted; first += options_.block, ++blocks) {
+        const int64_t n = std::min(options_.block, counted - first);
         double deviation = 0;
-        for (int64_t i = window * counted + first; i < window * counted + first + n; ++i) {
-          const auto token = static_cast<size_t>(i);
-          deviation += candidate.scores[token].loss - candidates_[0].scores[token].loss - mean;
-        }
+        for (int64_t i = window * counted + first; i < window * counted + first + n; ++i)
+          deviation += value(static_cast<size_t>(i)) - mean;
         squares += deviation * deviation;
       }
     }
     if (blocks < 2) return std::numeric_limits<double>::quiet_NaN();
-    const auto n_blocks = static_cast<double>(blocks);
-    return std::sqrt(squares * n_blocks / (n_blocks - 1)) / static_cast<double>(candidate.scores.size());
+    const auto n_blocks = static_cast<double>(blocks), tokens = static_cast<double>(counted * options_.windows);
+    return std::sqrt(squares * n_blocks / (n_blocks - 1)) / tokens;
   }
 
   nlohmann::ordered_json row(const DivergenceCandidate& candidate) const {
@@ -167,6 +180,12 @@ class Divergence {
       top5 += token.top5 / n;
       kls.push_back(token.kl);
     }
+    const double kl_error = block_error(kl, [&](size_t token) { return kls[token]; });
+    const double change_error = block_error(loss - reference_loss, [&](size_t token) {
+      return candidate.scores[token].loss - candidates_[0].scores[token].loss;
+    });
+    const double same_top_error =
+        block_error(same_top, [&](size_t token) { return candidate.scores[token].same_top ? 1.0 : 0.0; });
     std::sort(kls.begin(), kls.end());
     const double change = std::exp(loss - reference_loss);
     const double values =
@@ -182,11 +201,13 @@ class Divergence {
                                   {"tokens_kept", candidate.end_kept / windows},
                                   {"perplexity", std::exp(loss)},
                                   {"change_percent", 100 * (change - 1)},
-                                  {"change_error", 100 * change * difference_error(candidate, loss - reference_loss)},
+                                  {"change_error", 100 * change * change_error},
                                   {"kl_mean", kl},
+                                  {"kl_error", kl_error},
                                   {"kl_p99", kls[kls.size() * 99 / 100]},
                                   {"kl_max", kls.back()},
                                   {"same_top_percent", 100 * same_top},
+                                  {"same_top_error", 100 * same_top_error},
                                   {"same_top5_percent", 100 * top5},
                                   {"seconds", candidate.seconds}};
     for (const auto& [name, value] : candidate.details) row["details"][name] = value / windows;

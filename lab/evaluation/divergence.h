@@ -18,7 +18,9 @@ struct DivergenceOptions {
   int64_t windows = 4;        // spread over the text
   int64_t from = 0;           // first tokens of each window that are not counted
   int64_t prompt_tokens = 1;  // first tokens of each window that policies treat as the prompt
-  bool divergence = true;     // false shows perplexity only
+  // Neighbouring tokens that form one sample for the standard errors.
+  int64_t block = 256;
+  bool divergence = true;  // false shows perplexity only
 };
 
 // Measures all policies; the first one is the reference. Throws EvaluationError if the text is too short, or if a

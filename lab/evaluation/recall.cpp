@@ -1,10 +1,12 @@
 #include "lab/evaluation/recall.h"
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
 
+#include "lab/evaluation/answers.h"
 #include "lab/evaluation/kvzip.h"
 #include "lab/evaluation/markup.h"
+#include "lab/evaluation/statistics.h"
 
 namespace smartkv {
 namespace {
@@ -18,16 +20,6 @@ struct Cell {
   }
   double percent() const { return 100 * correct / static_cast<double>(asked); }
 };
-
-// Returns the standard error of the mean of `values`, the scores of the prompts.
-double standard_error(const std::vector<double>& values) {
-  const auto n = static_cast<double>(values.size());
-  if (values.size() < 2) return std::numeric_limits<double>::quiet_NaN();
-  double sum = 0, squares = 0;
-  for (const double x : values) sum += x;
-  for (const double x : values) squares += (x - sum / n) * (x - sum / n);
-  return std::sqrt(squares / (n - 1) / n);
-}
 
 // Returns the standard error of the ratio r = sum c / sum f of a policy's scores c to the reference's scores f. It uses
 // the errors c_i - r f_i of the prompts (Cochran 1977, Sampling Techniques, section 2.11).
@@ -46,7 +38,9 @@ double ratio_error(const std::vector<double>& values, const std::vector<double>&
 struct LengthResult {
   std::vector<Cell> depths;        // one cell for each depth, then one for questions without a depth
   std::vector<double> right = {};  // mean score of the questions of each prompt
-  Cell again = {};                 // results of asking a second time
+  // Whether each right item was in the answer: by prompt, over all its questions.
+  std::vector<std::vector<bool>> found = {};
+  Cell again = {};                                         // results of asking a second time
   double bytes = 0, full_bytes = 0, tokens = 0, kept = 0;  // after compression, summed over the prompts
 
   Cell all() const {
@@ -57,6 +51,7 @@ struct LengthResult {
   void add(const LengthResult& other) {
     for (size_t i = 0; i < depths.size(); ++i) depths[i].add(other.depths[i]);
     right.insert(right.end(), other.right.begin(), other.right.end());
+    found.insert(found.end(), other.found.begin(), other.found.end());
     again.add(other.again);
     bytes += other.bytes;
     full_bytes += other.full_bytes;
@@ -67,8 +62,7 @@ struct LengthResult {
 
 class Recall {
  public:
-  Recall(const EvaluationModel& model, const Tokenizer& tokenizer)
-      : model_(model), tokenizer_(tokenizer), vocab_(model.model.config().vocab_size) {}
+  Recall(const EvaluationModel& model, const Tokenizer& tokenizer) : model_(model), tokenizer_(tokenizer) {}
 
   void run(const RecallPrompt& prompt, const KvCachePolicy& policy, const std::string& label, LengthResult* result) {
     const auto cache = policy.new_sequence(static_cast<int64_t>(prompt.context.size()));
@@ -80,70 +74,72 @@ class Recall {
     result->kept += static_cast<double>(stats.tokens_kept);
     std::vector<std::unique_ptr<SequenceCache>> forks;  // one for each question
     for (size_t i = 0; i < prompt.questions.size(); ++i) forks.push_back(cache->fork());
-    const std::vector<std::string> answers = ask(prompt, forks, label);
+    const std::vector<GreedyAnswer> answers = ask(prompt, forks, label);
     double right = 0;
+    std::vector<bool>& found = result->found.emplace_back();
     for (size_t i = 0; i < answers.size(); ++i) {
       const RecallPrompt::Question& question = prompt.questions[i];
-      const double share = right_share(question, answers[i]);
+      const std::vector<bool> items = items_found(question, answers[i].text);
+      const double share = share_of(items);
       Cell& cell = question.depth < 0 ? result->depths.back() : result->depths[static_cast<size_t>(question.depth)];
       cell.add({1, share});
       right += share;
+      found.insert(found.end(), items.begin(), items.end());
     }
     result->right.push_back(right / static_cast<double>(answers.size()));
     if (prompt.after.empty()) return;
     for (const auto& fork : forks) feed(model_.model, *fork, prompt.after, 0, nullptr);
-    const std::vector<std::string> later = ask(prompt, forks, label);
-    for (size_t i = 0; i < later.size(); ++i) result->again.add({1, right_share(prompt.questions[i], later[i])});
+    const std::vector<GreedyAnswer> later = ask(prompt, forks, label);
+    for (size_t i = 0; i < later.size(); ++i)
+      result->again.add({1, share_of(items_found(prompt.questions[i], later[i].text))});
   }
 
  private:
-  static double right_share(const RecallPrompt::Question& question, const std::string& answer) {
-    double found = 0;
-    for (const std::string& wanted : question.answers) found += answer.find(wanted) != std::string::npos ? 1 : 0;
-    return found / static_cast<double>(question.answers.size());
+  static std::vector<bool> items_found(const RecallPrompt::Question& question, const std::string& answer) {
+    std::vector<bool> found;
+    for (const std::string& wanted : question.answers) found.push_back(answer.find(wanted) != std::string::npos);
+    return found;
+  }
+  static double share_of(const std::vector<bool>& found) {
+    return static_cast<double>(std::count(found.begin(), found.end(), true)) / static_cast<double>(found.size());
   }
 
-  // Asks each question on its own cache. The answers are decoded greedily, side by side.
-  std::vector<std::string> ask(const RecallPrompt& prompt, std::span<const std::unique_ptr<SequenceCache>> forks,
-                               const std::string& label) {
-    std::vector<std::vector<TokenId>> answers(prompt.questions.size());
-    logits_.resize(prompt.questions.size() * static_cast<size_t>(vocab_));
+  // Asks each question on its own cache.
+  std::vector<GreedyAnswer> ask(const RecallPrompt& prompt, std::span<const std::unique_ptr<SequenceCache>> forks,
+                                const std::string& label) const {
+    std::vector<std::string> questions;
+    for (const RecallPrompt::Question& question : prompt.questions) questions.push_back(question.text);
     const int64_t answer_tokens = prompt.questions[0].answer_tokens;  // equal for all questions
-    for (size_t i = 0; i < prompt.questions.size(); ++i) {
-      const auto question = tokenizer_.encode(prompt.questions[i].text, {false, false});
-      feed(model_.model, *forks[i], question, 1, logits_.data() + static_cast<int64_t>(i) * vocab_);
-    }
-    for (int64_t step = 0; step < answer_tokens; ++step) {
-      std::vector<SequenceInput> batch;
-      for (size_t i = 0; i < forks.size(); ++i) {
-        answers[i].push_back(best_token(static_cast<int64_t>(i), label));
-        batch.push_back({{&answers[i].back(), 1}, forks[i].get(), 1});
-      }
-      if (step + 1 == answer_tokens) break;
-      model_.model.forward(batch, logits_.data());
-      for (const auto& fork : forks) fork->commit(fork->tokens());
-    }
-    std::vector<std::string> texts;
-    for (const std::vector<TokenId>& answer : answers) texts.push_back(tokenizer_.decode(answer));
-    return texts;
-  }
-
-  TokenId best_token(int64_t sequence, const std::string& label) const {
-    const float* row = logits_.data() + sequence * vocab_;
-    int64_t best = 0;
-    for (int64_t i = 0; i < vocab_; ++i) {
-      if (!std::isfinite(row[i]))
-        throw EvaluationError("policy \"" + label + "\", recall: expected finite logits, found NaN or infinity");
-      if (row[i] > row[best]) best = i;
-    }
-    return static_cast<TokenId>(best);
+    return answer_greedily(model_, tokenizer_, forks, questions, {answer_tokens}, label);
   }
 
   const EvaluationModel& model_;
   const Tokenizer& tokenizer_;
-  int64_t vocab_;
-  std::vector<float> logits_;  // [questions, vocab]
 };
+
+// Adds the share of the items found by the reference that this result has found, too, with its standard error over
+// prompts.
+void add_share_of_found(const LengthResult& result, const LengthResult& reference, nlohmann::ordered_json* row) {
+  std::vector<double> both, first;
+  double sum = 0, of = 0, items = 0;
+  for (size_t i = 0; i < reference.found.size(); ++i) {
+    both.push_back(0);
+    first.push_back(0);
+    items += static_cast<double>(reference.found[i].size());
+    for (size_t j = 0; j < reference.found[i].size(); ++j) {
+      first.back() += reference.found[i][j] ? 1 : 0;
+      both.back() += reference.found[i][j] && result.found[i][j] ? 1 : 0;
+    }
+    sum += both.back();
+    of += first.back();
+  }
+  (*row)["items"] = items;
+  (*row)["found"] = sum;
+  (*row)["full_found"] = of;
+  (*row)["of_found_percent"] = of == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(100 * sum / of);
+  (*row)["of_found_error"] =
+      of == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(100 * ratio_error(both, first));
+}
 
 std::string depth_key(double depth) { return formatted("%g", depth); }
 
@@ -167,6 +163,7 @@ nlohmann::ordered_json recall_row(const EvaluationModel& model, const RecallOpti
       full.correct == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(100.0 * all.correct / full.correct);
   row["relative_error"] = full.correct == 0 ? nlohmann::ordered_json()
                                             : nlohmann::ordered_json(100 * ratio_error(result.right, reference.right));
+  add_share_of_found(result, reference, &row);
   row["correct"] = all.correct;
   row["questions"] = all.asked;
   if (options.again > 0) row["again_percent"] = result.again.percent();

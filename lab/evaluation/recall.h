@@ -1,14 +1,17 @@
-// Measures recall of facts hidden in a long text. There are three tasks:
+// Measures recall of facts hidden in a long text. There are four tasks:
 //  - "facts": four numbers are hidden, and one is asked for ("needle in a haystack", Kamradt 2023)
 //  - "variables": chains of variables (after RULER, Hsieh et al. 2024, in real text)
 //  - "words": the words that lists contain most often (after RULER, too)
+//  - "agent": a conversation with tool calls, in the model's chat template; the results of early calls are asked for
 //
 // The policy treats the context as the prompt and compresses it before the question comes. If wanted, more text follows
 // the answer and the question is asked once more. The questions of a prompt share its text, so standard errors are
 // taken over prompts. Besides the policies of the registry there is "kvzip" (kvzip.h).
 #pragma once
 
+#include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lab/evaluation/evaluation.h"
@@ -25,6 +28,8 @@ struct RecallOptions {
   std::string wording = "number";                          // one of recall_wordings(); facts only
   // Facts that one question asks for, up to kNeedles. The score is the share that is right. Facts only.
   int64_t facts_asked = 1;
+  // Renders messages with the model's chat template; `open` begins the assistant's turn. Needed by "agent" only.
+  std::function<std::string(const nlohmann::ordered_json& messages, bool open)> render_chat = {};
   int64_t again = 0;  // tokens of text after the answer, before the same question is asked again; 0 to ask once
 };
 
@@ -35,7 +40,9 @@ std::vector<std::string> recall_wordings();
 //  - "facts"
 //  - "variables": asks for all names that have a value; one of the two got it from the other
 //  - "words": asks for the three words that occur most often in lists of words
-// Prompts of the last two begin with a solved example. An answer scores the share of the right items that it contains.
+//  - "agent": asks for a number in the result of one of the first tool calls, at least kAgentTurns calls later
+// Prompts of "variables" and "words" begin with a solved example. An answer scores the share of the right items that it
+// contains.
 std::vector<std::string> recall_tasks();
 
 // One context and its questions.
@@ -51,8 +58,13 @@ struct RecallPrompt {
   std::vector<Question> questions;  // questions_of(task) questions
 };
 constexpr int64_t kNeedles = 4;  // facts hidden in a context
+constexpr int64_t kAgentTurns = 20;
 // Returns the number of questions per prompt.
 int64_t questions_of(const std::string& task);
+
+// Fills in a prompt of the task "agent", with at most `length` tokens. Throws EvaluationError if the calls do not fit.
+void make_agent_prompt(const Tokenizer& tokenizer, const RecallOptions& options, int64_t length, int64_t index,
+                       RecallPrompt* prompt);
 
 // Makes prompt number `index` of `count`, with `length` tokens. Equal arguments give equal prompts. Throws
 // EvaluationError.

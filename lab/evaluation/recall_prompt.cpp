@@ -232,9 +232,11 @@ std::vector<Insertion> words(int64_t length, Random& random, std::string* lead, 
 
 }  // namespace
 
-std::vector<std::string> recall_tasks() { return {"facts", "variables", "words"}; }
+std::vector<std::string> recall_tasks() { return {"facts", "variables", "words", "agent"}; }
 
-int64_t questions_of(const std::string& task) { return task == "facts" ? kNeedles : task == "variables" ? 2 : 1; }
+int64_t questions_of(const std::string& task) {
+  return task == "facts" || task == "agent" ? kNeedles : task == "variables" ? 2 : 1;
+}
 
 std::vector<std::string> recall_wordings() {
   std::vector<std::string> names;
@@ -246,6 +248,10 @@ RecallPrompt make_recall_prompt(const Tokenizer& tokenizer, std::span<const Toke
                                 int64_t length, int64_t index, int64_t count) {
   Random random(static_cast<uint64_t>(length) << 20 | static_cast<uint64_t>(index));
   RecallPrompt prompt;
+  if (options.task == "agent") {
+    make_agent_prompt(tokenizer, options, length, index, &prompt);
+    return prompt;
+  }
   std::string lead;
   std::vector<Insertion> insertions;
   if (options.task == "facts") {
@@ -255,7 +261,7 @@ RecallPrompt make_recall_prompt(const Tokenizer& tokenizer, std::span<const Toke
   } else if (options.task == "words") {
     insertions = words(length, random, &lead, &prompt);
   } else {
-    throw EvaluationError("recall: expected the task facts, variables or words, found \"" + options.task + "\"");
+    throw EvaluationError("recall: expected the task facts, variables, words or agent, found \"" + options.task + "\"");
   }
   hide(tokenizer, text, options, length, index, count, lead, insertions, &prompt);
   return prompt;

@@ -5,6 +5,30 @@
 #include "lab/evaluation/markup.h"
 
 namespace smartkv {
+namespace {
+
+// Returns `text` for a cell of a Markdown table.
+std::string markdown_cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c == '|' ? std::string("\\|") : std::string(1, c);
+  return out;
+}
+
+std::string markdown_table(const EvaluationReport& report) {
+  std::string header = "|", rule = "|", lines;
+  for (const ReportColumn& column : report.columns) {
+    header += " " + markdown_cell(column.title) + " |";
+    rule += column.format == nullptr ? "---|" : "--:|";
+  }
+  for (const nlohmann::ordered_json& row : report.rows) {
+    lines += "|";
+    for (const ReportColumn& column : report.columns) lines += " " + markdown_cell(cell_text(column, row)) + " |";
+    lines += "\n";
+  }
+  return header + "\n" + rule + "\n" + lines;
+}
+
+}  // namespace
 
 std::string cell_text(const ReportColumn& column, const nlohmann::ordered_json& row) {
   const auto value = row.find(column.key);
@@ -12,7 +36,14 @@ std::string cell_text(const ReportColumn& column, const nlohmann::ordered_json& 
   if (column.format == nullptr) return value->is_string() ? value->get<std::string>() : value->dump();
   const double number = value->get<double>();
   if (number != number) return "-";
-  return formatted(column.format, number);
+  std::string text = formatted(column.format, number);
+  const auto error = row.find(column.error_key);
+  if (column.error_key.empty() || error == row.end() || error->is_null()) return text;
+  const double deviation = error->get<double>();
+  if (deviation != deviation) return text;
+  std::string format = column.format;  // of the value; an error has no sign
+  std::erase(format, '+');
+  return text + " ± " + formatted(format.c_str(), deviation);
 }
 
 std::string EvaluationReport::to_table() const {
@@ -46,6 +77,25 @@ std::string EvaluationReport::to_json_lines() const {
     lines += line.dump() + "\n";
   }
   return lines;
+}
+
+std::string listed(const nlohmann::ordered_json& conditions) {
+  std::string text;
+  for (const auto& [key, value] : conditions.items())
+    text += (text.empty() ? "" : ", ") + key + ": " + (value.is_string() ? value.get<std::string>() : value.dump());
+  return text;
+}
+
+std::string ReportPage::to_markdown() const {
+  std::string text = "# " + title + "\n\n" + listed(conditions) + "\n";
+  for (const std::string& note : notes) text += "\n" + note + "\n";
+  for (const EvaluationReport& section : sections) {
+    text += "\n## " + section.title + "\n\n";
+    if (!section.conditions.empty()) text += listed(section.conditions) + "\n\n";
+    for (const std::string& note : section.notes) text += note + "\n\n";
+    if (!section.rows.empty()) text += markdown_table(section);
+  }
+  return text;
 }
 
 }  // namespace smartkv

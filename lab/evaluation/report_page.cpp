@@ -22,6 +22,8 @@ svg text{font:12px system-ui,sans-serif;fill:#222}
 .grid{stroke:#e4e4e4}
 .frontier{fill:none;stroke:#2a6fdb;stroke-width:1.5;stroke-dasharray:5 4}
 .point{fill:#2a6fdb}
+.simulated{fill:none;stroke:#2a6fdb;stroke-width:1.5}
+.error{stroke:#2a6fdb;stroke-width:1;opacity:.6}
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}th,td{border-color:#444}svg text{fill:#ddd}.grid{stroke:#3a3a3a}})";
 
 // An axis of the chart. It maps values to pixels and has ticks at round values.
@@ -36,6 +38,11 @@ class Axis {
     high_ += margin;
   }
   double pixel(double value) const { return from_ + (scaled(value) - low_) / (high_ - low_) * (to_ - from_); }
+  // The pixel of a value that may lie outside the axis, cut to its ends.
+  double end(double value) const {
+    const double at = log_ && value <= 0 ? from_ : pixel(value);
+    return std::clamp(at, std::min(from_, to_), std::max(from_, to_));
+  }
   std::vector<double> ticks() const {
     std::vector<double> ticks;
     if (log_) {
@@ -62,6 +69,8 @@ class Axis {
 
 struct Point {
   double x, y;
+  double error;  // standard error of y; 0 if it is not known
+  bool simulated;
   std::string label;
 };
 
@@ -71,7 +80,11 @@ std::vector<Point> points_of(const EvaluationReport& report) {
     const auto x = row.find(report.x_key), y = row.find(report.y_key);
     if (x == row.end() || y == row.end() || !x->is_number() || !y->is_number()) continue;
     if (!std::isfinite(x->get<double>()) || !std::isfinite(y->get<double>())) continue;
-    points.push_back({x->get<double>(), y->get<double>(), row.at("policy").get<std::string>()});
+    const double error = row.value(report.y_error_key, nlohmann::ordered_json()).is_number()
+                             ? row.at(report.y_error_key).get<double>()
+                             : 0;
+    points.push_back({x->get<double>(), y->get<double>(), std::isfinite(error) ? error : 0,
+                      row.value("simulated", false), row.at("policy").get<std::string>()});
   }
   std::sort(points.begin(), points.end(), [](const Point& a, const Point& b) { return a.x < b.x; });
   return points;
@@ -123,7 +136,12 @@ std::string labelled(const std::vector<Point>& points, const Axis& x, const Axis
     };
     while (label_y > kTop + 13 && std::any_of(taken.begin(), taken.end(), collides)) label_y -= 13;
     taken.push_back({px, label_y});
-    svg += formatted("<circle class=\"point\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>", px, py);
+    if (point.error > 0) {
+      svg += formatted("<line class=\"error\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", px, px,
+                       y.end(point.y - point.error), y.end(point.y + point.error));
+    }
+    svg += formatted("<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>",
+                     point.simulated ? "point simulated" : "point", px, py);
     svg += formatted("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", px + (left ? -7 : 7), label_y,
                      left ? "end" : "start");
     svg += escaped_markup(point.label) + "</text>\n";
@@ -171,6 +189,8 @@ std::string picture(const EvaluationReport& report) {
   return svg;
 }
 
+std::string paragraph(const std::string& text) { return "<p>" + escaped_markup(text) + "</p>\n"; }
+
 std::string html_table(const EvaluationReport& report) {
   std::string html = "<div class=\"tables\"><table>\n<tr>";
   const auto attribute = [](const ReportColumn& column) { return column.format == nullptr ? " class=\"text\"" : ""; };
@@ -189,17 +209,24 @@ std::string html_table(const EvaluationReport& report) {
 
 }  // namespace
 
-std::string EvaluationReport::to_html() const {
+std::string EvaluationReport::to_html() const { return ReportPage{title, conditions, notes, {*this}}.to_html(); }
+
+std::string ReportPage::to_html() const {
   std::string html = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>" +
-                     escaped_markup(title) + "</title>\n<style>\n" + kPageStyle + "\n</style>\n</head>\n<body>\n<h1>" +
-                     escaped_markup(title) + "</h1>\n<p>";
-  bool first = true;
-  for (const auto& [key, value] : conditions.items()) {
-    html += (first ? "" : ", ") + escaped_markup(key) + ": " +
-            escaped_markup(value.is_string() ? value.get<std::string>() : value.dump());
-    first = false;
+                     escaped_markup(title) + "</title>\n<style>\n" + kPageStyle + "\n</style>\n</head>\n<body>\n";
+  html += "<h1>" + escaped_markup(title) + "</h1>\n" + paragraph(listed(conditions));
+  for (const std::string& note : notes) html += paragraph(note);
+  const bool alone = sections.size() == 1 && sections[0].title == title;
+  for (const EvaluationReport& section : sections) {
+    if (!alone) {
+      html += "<h2>" + escaped_markup(section.title) + "</h2>\n";
+      if (!section.conditions.empty()) html += paragraph(listed(section.conditions));
+      for (const std::string& note : section.notes) html += paragraph(note);
+    }
+    html += picture(section);
+    if (!section.rows.empty() || alone) html += html_table(section);
   }
-  return html + "</p>\n" + picture(*this) + html_table(*this) + "</body>\n</html>\n";
+  return html + "</body>\n</html>\n";
 }
 
 }  // namespace smartkv

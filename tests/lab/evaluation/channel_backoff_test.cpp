@@ -23,7 +23,7 @@ class ChannelBackoff : public testing::Test {
   static constexpr size_t kBefore = 1280, kAfter = 1024;  // tokens before the text turns, and after it
 
   std::vector<TokenId> read(const char* name) const {
-    return read_tokens(std::string(SMARTKV_FIXTURES "/text/") + name, *tokenizer_);
+    return read_tokens(std::string(SMARTKV_SOURCE "/") + name, *tokenizer_);
   }
   // Feeds the tokens. Returns the greatest KL divergence of any layer in any check, in nats.
   double run(SequenceCache* cache, std::span<const TokenId> tokens) {
@@ -51,7 +51,7 @@ class ChannelBackoff : public testing::Test {
 // The limit was chosen on other texts. Their checks found at most 0.036 nats in prose, and 0.038 and 0.054 in code
 // after it.
 TEST_F(ChannelBackoff, ATurnFromProseToCodeMakesAPackedLayerFull) {
-  const std::vector<TokenId> prose = read("held_out.txt"), code = read("code.txt");
+  const std::vector<TokenId> prose = read("assets/evaluation/prose.txt"), code = read("tests/fixtures/text/code.txt");
   ASSERT_GE(prose.size(), kBefore + kAfter);
   ASSERT_GE(code.size(), kAfter);
   const auto policy = make_policy(

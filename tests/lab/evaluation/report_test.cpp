@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <sstream>
 #include <vector>
 
@@ -90,6 +91,38 @@ TEST(Report, PictureBearsOnePointAndNone) {
   report.rows.clear();
   EXPECT_TRUE(well_formed(report.to_html()));
   EXPECT_THAT(report.to_html(), Not(HasSubstr("<svg")));
+}
+
+TEST(Report, ErrorsStandBehindTheirValuesAndInTheChart) {
+  EvaluationReport report = sample();
+  report.columns[2].error_key = report.y_error_key = "error";
+  report.rows[1]["error"] = 0.0004;
+  report.rows[2]["error"] = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(cell_text(report.columns[2], report.rows[1]), "0.001 ± 0.000");
+  EXPECT_EQ(cell_text(report.columns[2], report.rows[2]), "0.500");
+  EXPECT_EQ(cell_text(report.columns[2], report.rows[3]), "-");
+  const std::string html = report.to_html();
+  EXPECT_TRUE(well_formed(html));
+  EXPECT_THAT(html, HasSubstr("class=\"error\""));
+  EXPECT_THAT(html, Not(HasSubstr("nan")));
+}
+
+TEST(Report, SeveralResultsShareAPage) {
+  ReportPage page{"All <results>", {{"model", "tiny"}}, {"A note & more."}, {sample(), sample()}};
+  page.sections[1].title = "Second";
+  page.sections[1].rows.clear();
+  page.sections[1].notes = {"Not measured."};
+  page.sections[0].rows[0]["policy"] = "a|b";
+  const std::string html = page.to_html();
+  EXPECT_TRUE(well_formed(html)) << html;
+  EXPECT_THAT(html, HasSubstr("<h1>All &lt;results&gt;</h1>"));
+  EXPECT_THAT(html, HasSubstr("<p>A note &amp; more.</p>"));
+  EXPECT_THAT(html, HasSubstr("<h2>Second</h2>"));
+  EXPECT_EQ(page.to_markdown(),
+            "# All <results>\n\nmodel: tiny\n\nA note & more.\n\n## A <test>\n\nmodel: tiny, context: 100\n\n"
+            "| policy | bits | KL |\n|---|--:|--:|\n| a\\|b | 16.0 | 0.000 |\n"
+            "| {\"policy\":\"a&b\"} | 4.0 | 0.001 |\n| small | 2.0 | 0.500 |\n| unknown | 2.5 | - |\n"
+            "\n## Second\n\nmodel: tiny, context: 100\n\nNot measured.\n\n");
 }
 
 }  // namespace
