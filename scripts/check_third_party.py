@@ -50,8 +50,8 @@ def used_names(root):
     used["torch==" + re.search(r"^TORCH_VERSION=(\S+)", setup, re.M)[1]] = "TORCH_VERSION in scripts/setup.sh"
     for package in read(root, "deploy/ray/requirements.txt").split():
         used[package] = "deploy/ray/requirements.txt"
-    for asset in [*root.glob("assets/*/*.safetensors"), *root.glob("assets/calibration/*.txt"),
-                  *root.glob("assets/frontier/*.txt")]:
+    texts = [asset for name in ("calibration", "frontier", "evaluation") for asset in root.glob(f"assets/{name}/*.[tj]*")]
+    for asset in [*root.glob("assets/*/*.safetensors"), *texts]:
         used[asset.relative_to(root).as_posix()] = "a file that ships"
     return used
 

@@ -19,6 +19,7 @@
 #include "lab/evaluation/kvzip.h"
 #include "lab/evaluation/recall.h"
 #include "lab/evaluation/simulated_policy.h"
+#include "server/commands/hub_models.h"
 #include "server/commands/command.h"
 #include "server/commands/enum_flag.h"
 #include "server/commands/number_flag.h"
@@ -142,7 +143,7 @@ ModelReportOptions report_options(const EvalArguments& arguments) {
 }
 
 // Returns the model's chat template, or null if it has none that can be used.
-std::unique_ptr<ChatTemplate> chat_template_of(const Weights& weights, const std::string& path) {
+std::unique_ptr<ChatTemplate> chat_template_of(const Weights& weights, const std::filesystem::path& path) {
   const ChatTemplateFiles files = load_chat_templates(weights, path);
   const bool usable = files.sources.contains("default") || files.sources.contains("tool_use");
   return usable ? std::make_unique<ChatTemplate>(files) : nullptr;
@@ -154,10 +155,11 @@ int eval(const EvalArguments& arguments) {
   for (const std::string& gate : arguments.gates) add_file("--gate", gate, &gates.files);
   for (const std::string& file : arguments.worth) add_file("--worth", file, &gates.worth);
   ThreadPool threads(arguments.model.threads > 0 ? arguments.model.threads : available_cores());
-  const std::unique_ptr<Weights> weights = Weights::open(arguments.model.path);
+  const std::filesystem::path path = find_model(arguments.model.path);
+  const std::unique_ptr<Weights> weights = Weights::open(path);
   gates.identity = model_identity(*weights);
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model.path);
-  const std::unique_ptr<ChatTemplate> chat_template = chat_template_of(*weights, arguments.model.path);
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, path);
+  const std::unique_ptr<ChatTemplate> chat_template = chat_template_of(*weights, path);
   const std::unique_ptr<Model> model = load_llama(*weights, arguments.model, threads);
   const CacheShape shape = llama_cache_shape(model->config(), arguments.model);
   const PolicyContext context =
@@ -244,7 +246,7 @@ std::function<int()> setup_eval(CLI::App& app) {
   app.add_option("metric", arguments->metric, "Metric to measure")
       ->required()
       ->check(CLI::IsMember({"perplexity", "divergence", "recall", "drift", "report"}));
-  app.add_option("--model", arguments->model.path, "GGUF file or Hugging Face folder")->required();
+  app.add_option("--model", arguments->model.path, "GGUF file, Hugging Face folder or name (ORG/NAME)")->required();
   app.add_option("--text", arguments->texts,
                  "UTF-8 text file. Neither the model nor a policy may have been trained on it. report: KIND=FILE, "
                  "repeatable")
