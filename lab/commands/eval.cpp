@@ -170,7 +170,7 @@ int eval(const EvalArguments& arguments) {
     if (!is_simulated(spec)) return make_policy(context, spec);
     if (ranges.k.empty() && needs_ranges(spec.value("format", ""))) {
       constexpr size_t kRangeTokens = 1024;
-      std::vector<TokenId> tokens = calibration_tokens(*tokenizer, model->config().context_length);
+      std::vector<TokenId> tokens = calibration_tokens(*tokenizer, model->config().context_length).tokens;
       tokens.resize(std::min(tokens.size(), kRangeTokens));
       ranges = measure_ranges(evaluated, tokens);
     }

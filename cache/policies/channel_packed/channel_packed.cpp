@@ -25,9 +25,9 @@ double packed_bits(const CacheShape& shape, const ChannelOptions& options, int64
 // Chooses the widest codes for which at least half of the channels fit into `bits`, then as many channels as fit.
 // Throws CacheError if none do.
 void fit_bits(const CacheShape& shape, double bits, int64_t window, int64_t horizon, ChannelOptions* options) {
-  constexpr std::array<std::pair<int, int>, 4> kWidths = {{{8, 8}, {8, 4}, {4, 4}, {3, 3}}};
+  constexpr std::array<std::pair<int, int>, 4> kUniformWidths = {{{8, 8}, {8, 4}, {4, 4}, {3, 3}}};
   double least = 0;
-  for (const auto& [key_bits, value_bits] : kWidths) {
+  for (const auto& [key_bits, value_bits] : kUniformWidths) {
     options->key_bits = key_bits;
     options->value_bits = value_bits;
     for (int64_t channels = shape.head_dim - 4; channels >= shape.head_dim / 2; channels -= 4) {
