@@ -228,7 +228,8 @@ std::unique_ptr<KvCachePolicy> make_named_policy(const PolicyContext& context, c
     } catch (const ModelLacks&) {
       if (preset.stand_in.is_null()) throw;
       auto policy = make_policy(context, with_parameters(preset.stand_in));
-      policy->set_stand_in(std::string(policy->name()) + ", because the model was not calibrated");
+      const std::string also = policy->stand_in().empty() ? "" : "; " + policy->stand_in();
+      policy->set_stand_in(std::string(policy->name()) + ", because the model was not calibrated" + also);
       return policy;
     }
   }
