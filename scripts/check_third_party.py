@@ -50,7 +50,8 @@ def used_names(root):
     used["torch==" + re.search(r"^TORCH_VERSION=(\S+)", setup, re.M)[1]] = "TORCH_VERSION in scripts/setup.sh"
     for package in read(root, "deploy/ray/requirements.txt").split():
         used[package] = "deploy/ray/requirements.txt"
-    for asset in [*root.glob("assets/*/*.safetensors"), *root.glob("assets/calibration/*.txt")]:
+    for asset in [*root.glob("assets/*/*.safetensors"), *root.glob("assets/calibration/*.txt"),
+                  *root.glob("assets/evaluation/*.txt"), *root.glob("assets/evaluation/*.json")]:
         used[asset.relative_to(root).as_posix()] = "a file that ships"
     return used
 
