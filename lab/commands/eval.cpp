@@ -19,9 +19,9 @@
 #include "lab/evaluation/kvzip.h"
 #include "lab/evaluation/recall.h"
 #include "lab/evaluation/simulated_policy.h"
-#include "server/commands/hub_models.h"
 #include "server/commands/command.h"
 #include "server/commands/enum_flag.h"
+#include "server/commands/hub_models.h"
 #include "server/commands/number_flag.h"
 #include "server/commands/options.h"
 

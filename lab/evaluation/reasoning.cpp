@@ -13,7 +13,7 @@ namespace {
 
 using Random = std::mt19937_64;
 
-constexpr std::array<const char*, 40> kNames = {
+constexpr std::array<const char*, 40> kTableNames = {
     "Oslo",   "Rome",    "Lima",   "Cairo",  "Delhi", "Paris", "Tokyo",  "Milan",  "Quito",  "Dublin",
     "Madrid", "Athens",  "Bern",   "Riga",   "Sofia", "Tunis", "Hanoi",  "Lagos",  "Minsk",  "Doha",
     "Havana", "Prague",  "Vienna", "Zagreb", "Seoul", "Kiev",  "Accra",  "Boston", "Dakar",  "Geneva",
@@ -155,10 +155,10 @@ ReasoningProblem make_reasoning_problem(const Tokenizer& tokenizer, const Reason
   constexpr uint64_t kSeed = 0x5eed'0000;
   constexpr size_t kExamples = 2, kExamplePlaces = 5;
   const std::string lead = "The table tells where each road goes and how long it takes.\n\n";
-  constexpr size_t kMostPlaces = kNames.size() - kExamples * kExamplePlaces;
+  constexpr size_t kMostPlaces = kTableNames.size() - kExamples * kExamplePlaces;
   for (size_t n = kExamplePlaces; n <= kMostPlaces; ++n) {
     Random random(kSeed + static_cast<uint64_t>(index));
-    std::vector<std::string> names(kNames.begin(), kNames.end());  // each place is in one table only
+    std::vector<std::string> names(kTableNames.begin(), kTableNames.end());  // each place is in one table only
     shuffle(&names, random);
     const std::span<const std::string> all(names);
     ReasoningProblem problem;
