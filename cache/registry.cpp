@@ -173,7 +173,8 @@ std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const n
     } catch (const ModelLacks& problem) {
       if (preset.stand_in.is_null()) throw;
       auto policy = make_policy(context, with_parameters(preset.stand_in));
-      policy->set_stand_in(std::string(policy->name()) + ", because the model was not calibrated");
+      const std::string also = policy->stand_in().empty() ? "" : "; " + std::string(policy->stand_in());
+      policy->set_stand_in(std::string(policy->name()) + ", because the model was not calibrated" + also);
       return policy;
     }
   }
