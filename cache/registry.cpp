@@ -163,21 +163,26 @@ bool has_probes(const KvCachePolicy& policy) {
   return !cache->probes(std::min<int64_t>(cache->next_boundary(), 4096)).empty();
 }
 
-// Creates a policy. spec: its name and parameters, besides those that every policy accepts. max_kl: limit of a promise
-// that chose it.
+// Creates a policy. spec: its name and parameters, with those that every policy accepts. max_kl: limit of a promise
+// that chose it; absent if `spec` may have one.
 std::unique_ptr<KvCachePolicy> make_row_policy(const PolicyContext& context, const PolicyRow& row, nlohmann::json spec,
                                                std::optional<double> max_kl) {
   Parameters read(std::string(row.name), spec);
   constexpr std::string_view kHelp = "share of positions at which attention is compared with that over the full cache";
   const bool shadows = !spec.contains("shadow") || spec["shadow"] != 0;
   const double shadow = shadows ? read.number("shadow", 0, kLeastShadowShare, 1, kHelp) : 0;
-  if (shadow == 0) read.refuse({"on_drift"}, "\"shadow\"");
+  if (shadow == 0) read.refuse({"on_drift", "max_kl"}, "\"shadow\"");
+  if (read.has("max_kl")) {
+    max_kl = read.number("max_kl", 0, 0, 100,
+                         "with `shadow`, the divergence from which on a promise counts as broken; "
+                         "absent: that of the model's frontier");
+  }
   const bool steps_up =
       read.choice("on_drift", "report", {"report", "step_up"},
                   "with `shadow`, if a promise is broken: count it, or also go on with the next safer "
                   "policy of the model's frontier") == "step_up";
   nlohmann::json own = spec;
-  for (const char* key : {"shadow", "on_drift"}) own.erase(key);
+  for (const char* key : {"shadow", "on_drift", "max_kl"}) own.erase(key);
   nlohmann::json parameters = own;
   parameters.erase("policy");
   check_window(context.window, row, shadow);
@@ -191,9 +196,9 @@ std::unique_ptr<KvCachePolicy> make_row_policy(const PolicyContext& context, con
     if (at < frontier.size()) promise = KeptPromise{frontier[at], max_kl.value_or(frontier[at].kl)};
     for (size_t i = at + 1; i < frontier.size(); ++i) safer.push_back(frontier[i].spec);
   }
-  if (steps_up && !promise) {
-    throw ParameterError("kv_cache.on_drift",
-                         "\"step_up\" needs a policy on the frontier of a model that was calibrated "
+  if (!promise && (steps_up || spec.contains("max_kl"))) {
+    throw ParameterError(steps_up ? "kv_cache.on_drift" : "kv_cache.max_kl",
+                         "needs a policy on the frontier of a model that was calibrated "
                          "(smartkv calibrate; /v1/models lists it), found " +
                              own.dump());
   }

@@ -50,19 +50,21 @@ class Follower {
   }
 
  private:
-  // Makes the policy that rank 0 has made, also if this rank knows a gate or a calibration that rank 0 lacks, such as
-  // one that was stored while the ranks started. Throws RankError if this rank lacks what rank 0 has.
+  // Makes the policy that rank 0 has made. If that has something in place of a gate, this rank does not use one either:
+  // the gates may have been loaded while the ranks started. Throws RankError if this rank lacks what rank 0 has.
   std::unique_ptr<KvCachePolicy> make_policy_as(const json& spec, const std::string& stand_in) const {
     PolicyContext context = context_;
-    if (!stand_in.empty()) {
-      context.load_gate = nullptr;
-      context.load_sensitivity = nullptr;
+    if (!stand_in.empty()) context.load_gate = nullptr;
+    std::string found;
+    try {
+      auto policy = make_policy(context, spec);
+      if (policy->stand_in() == stand_in) return policy;
+      found = policy->stand_in();
+    } catch (const ModelLacks& error) {
+      found = error.what();
     }
-    auto policy = make_policy(context, spec);
-    if (policy->stand_in() == stand_in) return policy;
-    throw RankError("rank " + std::to_string(ranks_.rank()) + ": kv_cache " + spec.dump() + ": expected " +
-                    (stand_in.empty() ? "the gate or calibration that rank 0 has" : stand_in) + ", found " +
-                    policy->stand_in());
+    throw RankError("rank " + std::to_string(ranks_.rank()) + ": kv_cache " + spec.dump() +
+                    ": expected the gate or calibration that rank 0 has, found " + found);
   }
 
   struct Held {

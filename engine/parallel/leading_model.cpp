@@ -78,16 +78,17 @@ class LeadingCache final : public ForwardingCache {
 
 class LeadingPolicy final : public KvCachePolicy {
  public:
+  // Tells the other ranks to make what `part` is, whatever it stands in for. gate_stand_in: the stand_in() of such a
+  // policy, which is for lack of a gate.
   LeadingPolicy(std::shared_ptr<RankLink> link, const std::shared_ptr<RankHeads>& heads,
-                std::unique_ptr<KvCachePolicy> part, const json& spec)
+                std::unique_ptr<KvCachePolicy> part, const std::string& gate_stand_in)
       : link_(std::move(link)),
         heads_(part->exchanges() ? heads : nullptr),
         id_(link_->new_id()),
         part_(std::move(part)) {
     set_stand_in(part_->stand_in());
     set_spec(part_->spec(), part_->promise());
-    const json& told = Promise::is_in(spec) ? part_->spec() : spec;  // rank 0 decides what a promise chooses
-    link_->tell({rank_operation::kPolicy, id_, told, stand_in()});
+    link_->tell({rank_operation::kPolicy, id_, spec(), gate_stand_in});
   }
   ~LeadingPolicy() override { link_->tell({rank_operation::kForget, id_}); }
 
@@ -133,7 +134,8 @@ std::unique_ptr<KvCachePolicy> LeadingModel::make_policy(const PolicyContext& co
     const std::lock_guard lock(pool_mutex_);
     if (pool_ == nullptr) excess_ = std::make_unique<PoolCharge>(pool_ = context.pool);
   }
-  return std::make_unique<LeadingPolicy>(link_, part_->rank_heads(), std::move(part), spec);
+  const std::string gate_stand_in = smartkv::make_policy(context, part->spec())->stand_in();
+  return std::make_unique<LeadingPolicy>(link_, part_->rank_heads(), std::move(part), gate_stand_in);
 }
 
 void LeadingModel::forward(std::span<const SequenceInput> batch, float* logits) {

@@ -21,7 +21,7 @@ namespace smartkv {
 // The names of operations. A message is an array of operations as CBOR. An operation is an array: its name, followed by
 // the arguments that the comments list.
 namespace rank_operation {
-inline constexpr std::string_view kPolicy = "policy";      // policy id, specification (kv_cache), stand_in()
+inline constexpr std::string_view kPolicy = "policy";      // policy id, KvCachePolicy::spec(), stand_in()
 inline constexpr std::string_view kForget = "forget";      // policy id; destroys the policy
 inline constexpr std::string_view kCreate = "create";      // new cache id, policy id, tokens of the prompt
 inline constexpr std::string_view kFork = "fork";          // new cache id, cache id

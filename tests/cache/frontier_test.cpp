@@ -108,6 +108,18 @@ TEST_F(PromisedPolicy, PresetsPromiseWhatTheirPointDoes) {
   EXPECT_FALSE(make_policy(context_, "quality")->promise());  // not on this frontier
 }
 
+// A client may send what usage says was chosen.
+TEST_F(PromisedPolicy, MakesTheSameOfItsOwnSpec) {
+  for (const json& spec : {json("compact"), json{{"max_kl", 0.003}}, json{{"max_kl", 0.003}, {"shadow", 0.1}},
+                           json{{"max_kl", 0.003}, {"shadow", 0.1}, {"on_drift", "step_up"}}}) {
+    const auto policy = make_policy(context_, spec), again = make_policy(context_, policy->spec());
+    EXPECT_EQ(again->spec(), policy->spec()) << spec;
+    if (spec.contains("shadow")) {
+      EXPECT_EQ(again->promise()->max_kl, 0.003) << spec;
+    }
+  }
+}
+
 TEST_F(PromisedPolicy, ErrorsNameTheKey) {
   const auto error_of = [&](const json& spec) -> std::string {
     try {
@@ -125,6 +137,9 @@ TEST_F(PromisedPolicy, ErrorsNameTheKey) {
   EXPECT_THAT(error_of({{"policy", "full"}, {"on_drift", "report"}}), HasSubstr("\"shadow\""));
   EXPECT_THAT(error_of({{"policy", "k8v8"}, {"shadow", 0.1}, {"on_drift", "step_up"}}),
               HasSubstr("needs a policy on the frontier"));
+  EXPECT_THAT(error_of({{"policy", "k8v8"}, {"shadow", 0.1}, {"max_kl", 0.1}}),
+              HasSubstr("kv_cache.max_kl: needs a policy on the frontier"));
+  EXPECT_THAT(error_of({{"policy", "balanced"}, {"max_kl", 0.1}}), HasSubstr("\"shadow\""));
   context_.load_sensitivity = nullptr;
   EXPECT_THAT(error_of({{"max_kl", 0.1}}), HasSubstr("smartkv calibrate"));
 }

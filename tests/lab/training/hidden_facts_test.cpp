@@ -87,7 +87,8 @@ std::vector<std::vector<std::string>> evaluated() {
   std::vector<std::vector<std::string>> kinds;
   const std::vector<TokenId> haystack(1 << 15, '.');
   const auto add = [&](const RecallOptions& options) {
-    constexpr int64_t kPrompts = 24, kLength = 2048;  // each person and word is in some prompt, none in all
+    constexpr int64_t kPrompts = 24;  // each person and word is in some prompt, none in all
+    const int64_t kLength = options.task == "agent" ? 8192 : 2048;
     auto& texts = kinds.emplace_back();
     for (int64_t i = 0; i < kPrompts; ++i) {
       const RecallPrompt prompt = make_recall_prompt(ByteTokenizer(), haystack, options, kLength, i, kPrompts);
@@ -96,6 +97,14 @@ std::vector<std::vector<std::string>> evaluated() {
     }
   };
   RecallOptions options;
+  options.render_chat = [](const nlohmann::ordered_json& messages, bool /*open*/) {
+    std::string text;
+    for (const auto& message : messages) {
+      if (message.contains("content") && message["content"].is_string())
+        text += message["content"].get<std::string>() + ". ";
+    }
+    return text;
+  };
   for (const std::string& task : recall_tasks()) {
     options.task = task;
     if (task != "facts") add(options);
