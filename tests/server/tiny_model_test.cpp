@@ -37,6 +37,7 @@ std::unique_ptr<Engine> tiny_engine(EngineOptions engine_options = {}, const Fro
   if (!frontier.empty()) {
     Sensitivity known = *random_sensitivity(parts.cache_shape);
     known.frontier = frontier;
+    parts.options.calibrates = true;
     parts.calibration =
         std::make_shared<Calibration>([found = std::make_shared<const Sensitivity>(known)] { return found; });
   }
@@ -100,7 +101,7 @@ TEST_F(TinyModel, APolicyByPromise) {
               testing::HasSubstr("smartkv calibrate"));
 
   EngineOptions some;
-  some.allowed_policies = {"full"};
+  some.allowed_policies = {"full", "calibrated"};
   const auto careful = tiny_engine(some, frontier);
   const ServedEngine restricted(*careful, {"tiny"}, {});
   EXPECT_EQ(asked(restricted, {{"max_kl", 0}})["usage"]["kv_cache"]["policy"], "full");
