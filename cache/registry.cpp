@@ -21,7 +21,7 @@
 namespace smartkv {
 
 const std::vector<PolicyRow>& policy_registry() {
-  constexpr bool kByContents = true, kCutsPages = true;
+  constexpr bool kByContents = true, kCutsPages = true, kTwoTiers = true;
   constexpr std::string_view kSlots = R"({"tokens": 448})", kFewSlots = R"({"tokens": 256})";
   static const std::vector<PolicyRow> rows = {
       {.name = "full", .summary = "every token, exact", .create = make_full_policy, .in_order = true},
@@ -67,7 +67,7 @@ const std::vector<PolicyRow>& policy_registry() {
        .in_order = true,
        .trials = {{"", "{}"},
                   {"few_bits", R"({"bits": 2.5, "tiers": 1})"},
-                  {"two_tiers", R"({"bits": 2.5, "tiers": 2})"}}},
+                  {"two_tiers", R"({"bits": 2.5, "tiers": 2})", !kByContents, !kCutsPages, kTwoTiers}}},
       {.name = "channel_packed",
        .summary = "every token, without unimportant channels; a guard restores them if accuracy drops",
        .create = make_channel_packed_policy,
