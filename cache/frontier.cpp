@@ -16,13 +16,14 @@ using nlohmann::json;
 
 struct Limit {
   const char* key;
+  double most;  // that a client may set
   std::optional<double> Promise::*member;
   double FrontierPoint::*value;
 };
 constexpr std::array kLimits = {
-    Limit{"max_kl", &Promise::max_kl, &FrontierPoint::kl},
-    Limit{"max_perplexity_percent", &Promise::max_perplexity_percent, &FrontierPoint::perplexity_percent},
-    Limit{"bytes_per_token", &Promise::bytes_per_token, &FrontierPoint::bytes_per_token}};
+    Limit{"max_kl", 100, &Promise::max_kl, &FrontierPoint::kl},
+    Limit{"max_perplexity_percent", 1e6, &Promise::max_perplexity_percent, &FrontierPoint::perplexity_percent},
+    Limit{"bytes_per_token", 1e12, &Promise::bytes_per_token, &FrontierPoint::bytes_per_token}};
 
 bool keeps(const FrontierPoint& point, const Promise& promise) {
   return std::ranges::all_of(kLimits, [&](const Limit& limit) {
@@ -94,12 +95,7 @@ Promise Promise::take(json* spec) {
   Promise promise;
   Parameters parameters("kv_cache", *spec, "kv_cache", "promise");
   for (const Limit& limit : kLimits) {
-    if (!parameters.has(limit.key)) continue;
-    const bool percent = limit.member == &Promise::max_perplexity_percent;
-    promise.*limit.member = parameters.number(limit.key, 0, 0,
-                                              limit.member == &Promise::bytes_per_token ? 1e12
-                                              : percent                                 ? 1e6
-                                                                                        : 100);
+    if (parameters.has(limit.key)) promise.*limit.member = parameters.number(limit.key, 0, 0, limit.most);
   }
   for (const Limit& limit : kLimits) spec->erase(limit.key);
   return promise;

@@ -1,5 +1,6 @@
-// What policies cost on one model, and promises that choose among them: {"max_kl": 0.002} names no policy; the cheapest
-// one that keeps the promise is used. engine/calibration/measure_frontier.h measures a frontier.
+// What policies cost on one model, as engine/calibration/measure_frontier.h measures it, and promises. A promise such
+// as
+// {"max_kl": 0.002} stands in place of a policy: the cheapest one that keeps it is used.
 #pragma once
 
 #include <optional>
@@ -33,7 +34,7 @@ Frontier read_frontier(const nlohmann::json& json);
 
 // What a client asks for in place of a policy. At least one limit is set.
 struct Promise {
-  std::optional<double> max_kl, max_perplexity_percent, bytes_per_token;
+  std::optional<double> max_kl = {}, max_perplexity_percent = {}, bytes_per_token = {};
 
   // Whether `spec` names no policy but a limit.
   static bool is_in(const nlohmann::json& spec);

@@ -21,11 +21,7 @@ namespace {
 std::unique_ptr<ChatTemplate> open_chat_template(const std::string& file, const Weights& weights,
                                                  const std::filesystem::path& model) {
   ChatTemplateFiles files = load_chat_templates(weights, model);
-  if (file.empty()) {
-    const bool usable = files.sources.contains("default") || files.sources.contains("tool_use");
-    return usable ? std::make_unique<ChatTemplate>(files) : nullptr;
-  }
-  return read_chat_template(file, std::move(files));
+  return file.empty() ? make_chat_template(files) : read_chat_template(file, std::move(files));
 }
 
 std::string mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }

@@ -14,6 +14,7 @@
 #include "hub/hub_cache.h"
 #include "hub/hub_error.h"
 #include "hub/hub_http.h"
+#include "hub/letters.h"
 
 namespace smartkv {
 namespace {
@@ -112,7 +113,7 @@ Revision revision_of(const HubHttp& http, const HubSettings& settings, const Mod
   try {
     const json answer = json::parse(response.body);
     Revision revision{answer.at("sha"), {}};
-    if (revision.commit.size() != 40 || revision.commit.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    if (!is_hash(revision.commit, kSha1)) {
       throw HubError(settings.endpoint + ": expected a commit of 40 digits for " + reference.repo + ", found " +
                      answer.at("sha").dump());
     }
@@ -150,8 +151,7 @@ Blob blob_of(const HubHttp& http, const HubSettings& settings, const ModelRefere
   if (etag.starts_with("W/")) etag.erase(0, 2);
   std::erase(etag, '"');
   const std::string size = either("x-linked-size", "content-length");
-  const bool hash =
-      (etag.size() == 64 || etag.size() == 40) && etag.find_first_not_of("0123456789abcdef") == std::string::npos;
+  const bool hash = is_hash(etag, kSha256) || is_hash(etag, kSha1);
   if (!hash || size.empty() || size.size() > 15 || size.find_first_not_of("0123456789") != std::string::npos) {
     throw HubError(settings.endpoint + ": expected a hash (ETag) and a size for " + reference.repo + "/" + file +
                    ", found \"" + etag + "\" and \"" + size + '"');
@@ -257,7 +257,7 @@ class Fetch {
 
   // Returns whether the bytes have the hash.
   bool download(const std::string& commit, const Blob& blob, const fs::path& file) {
-    BlobHash hash(blob.etag.size() == 64, blob.bytes);
+    BlobHash hash(blob.etag.size() == kSha256, blob.bytes);
     int64_t have = 0;
     if (size_or(file, 0) > blob.bytes) fs::remove(file);
     if (std::ifstream before(file, std::ios::binary); before) {

@@ -32,10 +32,6 @@ std::string repo_name(std::string folder) {
   return folder;
 }
 
-bool is_commit(const std::string& text) {
-  return text.size() == 40 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
-
 // Calls use(path of a link or file, path below the snapshot) for all files of a snapshot.
 template <typename Use>
 void for_each_file(const fs::path& snapshot, const Use& use) {
@@ -59,10 +55,11 @@ fs::path HubCache::repo_folder(const std::string& repo) const { return folder_ /
 
 std::optional<std::string> HubCache::commit_of(const std::string& repo, const std::string& revision) const {
   std::error_code error;
-  if (is_commit(revision) && fs::is_directory(snapshot(repo, revision), error)) return revision;
+  if (is_hash(revision, kSha1) && fs::is_directory(snapshot(repo, revision), error)) return revision;
   std::ifstream file(repo_folder(repo) / "refs" / revision);
   std::string commit;
-  if (!(file >> commit) || !is_commit(commit) || !fs::is_directory(snapshot(repo, commit), error)) return std::nullopt;
+  if (!(file >> commit) || !is_hash(commit, kSha1) || !fs::is_directory(snapshot(repo, commit), error))
+    return std::nullopt;
   return commit;
 }
 

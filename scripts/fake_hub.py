@@ -93,8 +93,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
+    def first_byte(self):
+        return int(self.headers["Range"].removeprefix("bytes=").split("-")[0]) if "Range" in self.headers else 0
+
     def send_file(self, data, **headers):
-        first = int(self.headers["Range"].removeprefix("bytes=").split("-")[0]) if "Range" in self.headers else 0
+        first = self.first_byte()
         if first:
             headers["Content_Range"] = f"bytes {first}-{len(data) - 1}/{len(data)}"
         self.send(206 if first else 200, data[first:], Accept_Ranges="bytes", **headers)
@@ -136,11 +139,15 @@ class HubHandler(Handler):
 
 
 class StorageHandler(Handler):
+    def data(self):
+        """Returns the bytes of the file that the path names."""
+        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
+        return self.server.hub.repositories["/".join(parts[1:3])].files["/".join(parts[3:])]
+
     def answer(self):
         if "Authorization" in self.headers:
             self.server.hub.authorized_elsewhere += 1
-        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
-        data = self.server.hub.repositories["/".join(parts[1:3])].files["/".join(parts[3:])]
+        data = self.data()
         self.send_file(data, ETag=f'"{hashlib.sha256(data).hexdigest()}"')
 
 
@@ -153,9 +160,7 @@ def cut_after(n_bytes):
     """Returns a fault of the second host that ends the connection after some bytes of the file."""
 
     def answer(handler):
-        parts = unquote(urlsplit(handler.path).path).strip("/").split("/")
-        data = handler.server.hub.repositories["/".join(parts[1:3])].files["/".join(parts[3:])]
-        first = int(handler.headers["Range"].removeprefix("bytes=").split("-")[0]) if "Range" in handler.headers else 0
+        data, first = handler.data(), handler.first_byte()
         handler.send_response(206 if first else 200)
         handler.send_header("Content-Length", str(len(data) - first))
         handler.end_headers()
@@ -169,9 +174,7 @@ def cut_after(n_bytes):
 
 def wrong_bytes(handler):
     """A fault of the second host: bytes that are not those of the file."""
-    parts = unquote(urlsplit(handler.path).path).strip("/").split("/")
-    data = handler.server.hub.repositories["/".join(parts[1:3])].files["/".join(parts[3:])]
-    handler.send_file(bytes(len(data)))
+    handler.send_file(bytes(len(handler.data())))
 
 
 class Proxy:

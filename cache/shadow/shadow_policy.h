@@ -12,7 +12,7 @@ namespace smartkv {
 
 constexpr double kLeastShadowShare = 1e-6;
 
-// What a sequence in shadow mode does about its drift.
+// When the drift of a sequence in shadow mode counts as a broken promise, and what happens then.
 struct DriftWatch {
   // The mean relative L2 error of attention from which on the promise of the policy counts as broken. The sequence is
   // judged at its boundaries and at its end, from kLeastSamples samples on.

@@ -53,14 +53,11 @@ LayerDrift ShadowSequence::all_layers() const {
   return all;
 }
 
-bool ShadowSequence::judged() const {
-  return watch_->judges() && all_layers().samples - at_step_.samples >= kLeastSamples * shape_.n_layers;
-}
-
-bool ShadowSequence::breaks() const {
+std::optional<bool> ShadowSequence::breaks() const {
   const LayerDrift all = all_layers();
-  return judged() &&
-         all.error - at_step_.error > watch_->most_drift * static_cast<double>(all.samples - at_step_.samples);
+  const int64_t samples = all.samples - at_step_.samples;
+  if (!watch_->judges() || samples < kLeastSamples * shape_.n_layers) return std::nullopt;
+  return all.error - at_step_.error > watch_->most_drift * static_cast<double>(samples);
 }
 
 const KvCachePolicy* ShadowSequence::next() const {
@@ -70,7 +67,7 @@ const KvCachePolicy* ShadowSequence::next() const {
 void ShadowSequence::commit(int64_t n_tokens) {
   const bool at_boundary = n_tokens == next_boundary() && n_tokens == tokens();
   ForwardingCache::commit(n_tokens);
-  if (at_boundary && next() != nullptr && breaks()) step_up();
+  if (at_boundary && next() != nullptr && breaks().value_or(false)) step_up();
 }
 
 int64_t ShadowSequence::max_growth(int64_t n) const {
@@ -171,9 +168,9 @@ std::map<std::string, double> ShadowSequence::details() const {
     details["drift_l2_max"] = all.error_max;
   }
   if (all.sets > 0) details["drift_jaccard_mean"] = all.jaccard / static_cast<double>(all.sets);
-  if (steps_ > 0 || judged()) {
+  if (const std::optional<bool> broken = breaks(); broken || steps_ > 0) {
     details["promise_judged"] = 1;
-    details["promise_broken"] = steps_ > 0 || breaks() ? 1 : 0;
+    details["promise_broken"] = steps_ > 0 || broken.value_or(false) ? 1 : 0;
     details["promise_steps"] = static_cast<double>(steps_);
   }
   return details;

@@ -13,6 +13,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,9 +52,8 @@ class ShadowSequence final : public ForwardingCache {
   int64_t shadow_bytes() const { return full_->stats().bytes + state_.bytes(); }
   ShadowSampling sampling() const;
   LayerDrift all_layers() const;
-  // Whether there are enough samples of the current policy, and whether their mean exceeds the limit.
-  bool judged() const;
-  bool breaks() const;
+  // Whether the mean of the current policy's samples exceeds the limit. Absent without a limit, or with few samples.
+  std::optional<bool> breaks() const;
   // Returns the policy to which a broken promise leads, or null.
   const KvCachePolicy* next() const;
   // Feeds the full cache's keys and values to a cache of the next safer policy, which takes the place of the first one.

@@ -32,7 +32,7 @@ constexpr std::string_view kFrontier = "frontier";  // key of the metadata: fron
 // Identifies what is measured: the texts, and how much of them is used.
 std::string texts_id() {
   std::string all = std::to_string(kVersion) + ' ' + std::to_string(kMostTokens);
-  for (const CalibrationText& text : calibration_texts()) all += text.text();
+  for (const EmbeddedFile& text : calibration_texts()) all += text.text();
   return std::to_string(XXH3_64bits(all.data(), all.size()));
 }
 
@@ -149,7 +149,7 @@ void write_sensitivity(const std::filesystem::path& file, const Sensitivity& sen
 CalibrationTokens calibration_tokens(const Tokenizer& tokenizer, int64_t context_length, std::string_view folder) {
   std::vector<std::vector<TokenId>> texts;
   size_t part = std::min(kMostTokens, static_cast<size_t>(context_length));
-  for (const CalibrationText& text : calibration_texts()) {
+  for (const EmbeddedFile& text : calibration_texts()) {
     if (text.file.substr(0, text.file.find('/')) == folder) texts.push_back(tokenizer.encode(text.text()));
   }
   part /= 2 * texts.size();

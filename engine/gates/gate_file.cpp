@@ -111,7 +111,7 @@ auto with_file(const std::filesystem::path& file, const ModelConfig& model, cons
 
 std::shared_ptr<const Gate> load_shipped_gate(const ModelConfig& model, const std::string& identity) {
   std::string names;
-  for (const ShippedGate& shipped : shipped_gates()) {
+  for (const EmbeddedFile& shipped : shipped_gates()) {
     const SafetensorsFile file = SafetensorsFile::parse(shipped.bytes, std::string(shipped.file));
     if (!mismatch(file.metadata(), model, identity)) return build(file, model);
     names += (names.empty() ? "" : ", ") + model_name(file.metadata());
@@ -124,7 +124,7 @@ std::shared_ptr<const Gate> load_shipped_gate(const ModelConfig& model, const st
 
 std::vector<std::string> shipped_gate_names(const ModelConfig& model, const std::string& identity) {
   std::vector<std::string> names;
-  for (const ShippedGate& shipped : shipped_gates()) {
+  for (const EmbeddedFile& shipped : shipped_gates()) {
     const SafetensorsFile file = SafetensorsFile::parse(shipped.bytes, std::string(shipped.file));
     if (!mismatch(file.metadata(), model, identity))
       names.push_back(std::filesystem::path(shipped.file).parent_path().string());

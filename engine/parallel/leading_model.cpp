@@ -134,7 +134,8 @@ std::unique_ptr<KvCachePolicy> LeadingModel::make_policy(const PolicyContext& co
     const std::lock_guard lock(pool_mutex_);
     if (pool_ == nullptr) excess_ = std::make_unique<PoolCharge>(pool_ = context.pool);
   }
-  const std::string gate_stand_in = smartkv::make_policy(context, part->spec())->stand_in();
+  const std::string gate_stand_in =
+      part->stand_in().empty() ? "" : smartkv::make_policy(context, part->spec())->stand_in();
   return std::make_unique<LeadingPolicy>(link_, part_->rank_heads(), std::move(part), gate_stand_in);
 }
 

@@ -51,4 +51,9 @@ std::string ChatTemplate::render(const nlohmann::ordered_json& context, const st
   return jinja::render(*block, context, impl_->variables, impl_->limits, now);
 }
 
+std::unique_ptr<ChatTemplate> make_chat_template(const ChatTemplateFiles& files) {
+  const bool usable = files.sources.contains("default") || files.sources.contains("tool_use");
+  return usable ? std::make_unique<ChatTemplate>(files) : nullptr;
+}
+
 }  // namespace smartkv

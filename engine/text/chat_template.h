@@ -52,4 +52,7 @@ class ChatTemplate {
   std::unique_ptr<Impl> impl_;
 };
 
+// Returns the chat template of a model, or null if it has neither "default" nor "tool_use". Throws ChatTemplateError.
+std::unique_ptr<ChatTemplate> make_chat_template(const ChatTemplateFiles& files);
+
 }  // namespace smartkv

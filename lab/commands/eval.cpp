@@ -142,13 +142,6 @@ ModelReportOptions report_options(const EvalArguments& arguments) {
   return options;
 }
 
-// Returns the model's chat template, or null if it has none that can be used.
-std::unique_ptr<ChatTemplate> chat_template_of(const Weights& weights, const std::filesystem::path& path) {
-  const ChatTemplateFiles files = load_chat_templates(weights, path);
-  const bool usable = files.sources.contains("default") || files.sources.contains("tool_use");
-  return usable ? std::make_unique<ChatTemplate>(files) : nullptr;
-}
-
 int eval(const EvalArguments& arguments) {
   check_options(arguments);
   GateSources gates;
@@ -159,7 +152,7 @@ int eval(const EvalArguments& arguments) {
   const std::unique_ptr<Weights> weights = Weights::open(path);
   gates.identity = model_identity(*weights);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, path);
-  const std::unique_ptr<ChatTemplate> chat_template = chat_template_of(*weights, path);
+  const std::unique_ptr<ChatTemplate> chat_template = make_chat_template(load_chat_templates(*weights, path));
   const std::unique_ptr<Model> model = load_llama(*weights, arguments.model, threads);
   const CacheShape shape = llama_cache_shape(model->config(), arguments.model);
   const PolicyContext context =

@@ -385,7 +385,7 @@ std::vector<ReportText> shipped_texts(const ReportModel& model) {
   texts[1].source = "C++ and Python sources of this project";
   texts[2].kind = "chat";
   texts[2].source = "a conversation written for this project";
-  for (const EvaluationText& text : evaluation_texts()) {
+  for (const EmbeddedFile& text : evaluation_texts()) {
     if (text.file == "evaluation/chat.json") {
       const Json messages = Json::parse(text.text());
       const auto render = chat_renderer(model);

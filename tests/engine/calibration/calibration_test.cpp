@@ -74,7 +74,7 @@ TEST(Calibration, FilesThatDoNotFitAreErrors) {
 }
 
 TEST(Calibration, TextsAreLongEnough) {
-  for (const CalibrationText& text : calibration_texts()) {
+  for (const EmbeddedFile& text : calibration_texts()) {
     EXPECT_GT(text.text().size(), 4000) << text.file;  // a thousand tokens
   }
   EXPECT_EQ(calibration_texts().size(), 8);
@@ -84,7 +84,7 @@ TEST(Calibration, TokensOfAFolderAreTwoPartsOfEachText) {
   const ByteTokenizer bytes;
   const Tokenizer& tokenizer = bytes;
   std::vector<std::string> texts;
-  for (const CalibrationText& text : calibration_texts()) {
+  for (const EmbeddedFile& text : calibration_texts()) {
     if (text.file.starts_with("frontier/")) texts.emplace_back(text.text());
   }
   const CalibrationTokens found = calibration_tokens(tokenizer, 800, "frontier");

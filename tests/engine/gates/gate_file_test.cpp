@@ -165,7 +165,7 @@ TEST_F(GateFile, ShippedGatesAreFoundByTheModel) {
 
 TEST(ShippedGates, FitTheirModels) {
   ASSERT_FALSE(shipped_gates().empty());
-  for (const ShippedGate& shipped : shipped_gates()) {
+  for (const EmbeddedFile& shipped : shipped_gates()) {
     const SafetensorsFile file = SafetensorsFile::parse(shipped.bytes, std::string(shipped.file));
     const auto& metadata = file.metadata();
     ModelConfig model;
