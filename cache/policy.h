@@ -141,6 +141,8 @@ struct PolicyRow {
   // Whether the last entries of its views are in order of position, at least as many as a sliding window has tokens.
   // Models with sliding windows refuse all other policies.
   bool in_order = false;
+  // Whether the policy uses the model's calibration if there is one, and may have something in place of it.
+  bool calibrated = false;
   // For tests. May be empty if the policy compresses so often with its default parameters.
   std::vector<PolicyTrial> trials = {};  // the first one is the policy itself
   std::string_view brief_trial = "{}";   // a JSON object: parameters that compress a few hundred tokens

@@ -17,11 +17,11 @@ const std::vector<PolicyPreset>& policy_presets() {
        {{"policy", "calibrated"}, {"bits", 3.5}},
        {{"policy", "mixed_precision"}, {"bits", 3.5}}},
       {"endless",
-       "bounded memory of 2,048 tokens: a window, tokens selected by a gate or by attention, and summaries of "
+       "bounded memory of 2,048 tokens: a window, tokens selected by a gate or a calibration, and summaries of "
        "the rest",
        {{"policy", "block_summary"}, {"tokens", 2048}, {"salient", 4}}},
       {"bounded",
-       "bounded memory: 2,048 tokens per KV head on average, selected by a gate or by attention; accuracy: "
+       "bounded memory: 2,048 tokens per KV head on average, selected by a gate or a calibration; accuracy: "
        "docs/results/evaluation.md",
        {{"policy", "gated_eviction"}, {"tokens", 2048}}},
       {"tiny",

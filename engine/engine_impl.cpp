@@ -2,7 +2,6 @@
 // engine_submit.cpp has the functions that other threads call.
 #include "engine/engine_impl.h"
 
-#include "cache/policies/calibrated/calibrated.h"
 #include "cache/presets.h"
 #include "engine/log.h"
 #include "engine/model/policy_context.h"
@@ -88,10 +87,12 @@ PolicyContext offload_context(const EngineParts& parts, PolicyContext context) {
 
 // Whether requests may choose something that uses a calibration.
 bool wants_calibration(const std::vector<std::string>& allowed) {
-  const auto uses_it = [&](const PolicyPreset& preset) {
-    return !preset.stand_in.is_null() && allows(allowed, preset.name);
-  };
-  return allows(allowed, kCalibratedPolicy) || std::ranges::any_of(policy_presets(), uses_it);
+  return std::ranges::any_of(policy_registry(), [&](const PolicyRow& row) {
+    const auto allows_preset = [&](const PolicyPreset& preset) {
+      return preset.spec.at("policy") == row.name && allows(allowed, preset.name);
+    };
+    return row.calibrated && (allows(allowed, row.name) || std::ranges::any_of(policy_presets(), allows_preset));
+  });
 }
 
 }  // namespace

@@ -23,26 +23,32 @@
 namespace smartkv {
 namespace {
 
-constexpr size_t kMostTokens = 4096;                // of all texts together
-constexpr int kVersion = 3;                         // of what is measured; a change makes older files useless
+constexpr int64_t kMostTokens = 4096;               // of all texts together
+constexpr int64_t kFrontierTokens = 2048;           // the same for the frontier: each policy reads them
+constexpr int kVersion = 4;                         // of what is measured; a change makes older files useless
 constexpr std::string_view kMeasured = "measured";  // key of the metadata: whether by_answers
 constexpr std::string_view kAnswers = "answers", kChannels = "channels";
 constexpr std::string_view kFrontier = "frontier";  // key of the metadata: frontier_json()
 
 // Identifies what is measured: the texts, and how much of them is used.
 std::string texts_id() {
-  std::string all = std::to_string(kVersion) + ' ' + std::to_string(kMostTokens);
+  std::string all =
+      std::to_string(kVersion) + ' ' + std::to_string(kMostTokens) + ' ' + std::to_string(kFrontierTokens);
   for (const EmbeddedFile& text : calibration_texts()) all += text.text();
   return std::to_string(XXH3_64bits(all.data(), all.size()));
 }
 
-// Calls function(name of the tensor, values of a side) for the values of all sides.
-template <typename Sides, typename Function>
-void for_each_tensor(Sides& sensitivity, const Function& function) {
-  function("k.lambda", sensitivity.k, &SideSensitivity::lambda);
-  function("k.mean", sensitivity.k, &SideSensitivity::mean);
-  function("v.lambda", sensitivity.v, &SideSensitivity::lambda);
-  function("v.mean", sensitivity.v, &SideSensitivity::mean);
+// Calls function(name, values of a KV head, function(i) that returns the values of KV head i) for each tensor of a
+// file.
+template <typename Of, typename Function>
+void for_each_tensor(Of& sensitivity, const Function& function) {
+  const int64_t dim = sensitivity.head_dim;
+  function("k.lambda", dim, [&](size_t i) -> auto& { return sensitivity.k[i].lambda; });
+  function("k.mean", dim, [&](size_t i) -> auto& { return sensitivity.k[i].mean; });
+  function("v.lambda", dim, [&](size_t i) -> auto& { return sensitivity.v[i].lambda; });
+  function("v.mean", dim, [&](size_t i) -> auto& { return sensitivity.v[i].mean; });
+  function("importance", ImportanceMap::n_features(dim),
+           [&](size_t i) -> auto& { return sensitivity.importance[i].weights; });
 }
 
 // Returns how many tokens, at least 512, can be measured in a quarter of the memory: their queries, keys and values of
@@ -53,8 +59,8 @@ int64_t tokens_that_fit(const ModelConfig& model, const CacheShape& shape) {
   return std::max<int64_t>(512, available_bytes() / 4 / bytes);
 }
 
-int64_t measured_context(const ModelConfig& model, const CacheShape& shape) {
-  return std::min(model.context_length, tokens_that_fit(model, shape));
+int64_t measured_tokens(const ModelConfig& model, const CacheShape& shape, int64_t most) {
+  return std::min({most, model.context_length, tokens_that_fit(model, shape)});
 }
 
 std::string seconds_since(std::chrono::steady_clock::time_point start) {
@@ -93,7 +99,7 @@ Sensitivity read_sensitivity(const std::filesystem::path& file, const CacheShape
   if (texts == from.metadata().end() || texts->second != texts_id()) {
     throw ModelError(file.string() + ": expected a calibration with the texts of this program, found one with others");
   }
-  Sensitivity result{shape.n_layers, shape.n_kv_heads, shape.head_dim, {}, {}};
+  Sensitivity result{shape.n_layers, shape.n_kv_heads, shape.head_dim, {}, {}, {}};
   const auto measured = from.metadata().find(std::string(kMeasured));
   result.by_answers = measured != from.metadata().end() && measured->second == kAnswers;
   if (const auto frontier = from.metadata().find(std::string(kFrontier)); frontier != from.metadata().end()) {
@@ -103,22 +109,24 @@ Sensitivity read_sensitivity(const std::filesystem::path& file, const CacheShape
       throw ModelError(file.string() + ": " + error.what());
     }
   }
-  result.k.resize(static_cast<size_t>(shape.n_layers * shape.n_kv_heads));
-  result.v.resize(result.k.size());
-  for_each_tensor(result, [&](const std::string& name, std::vector<SideSensitivity>& sides, auto member) {
+  const auto heads = static_cast<size_t>(shape.n_layers * shape.n_kv_heads);
+  result.k.resize(heads);
+  result.v.resize(heads);
+  result.importance.resize(heads);
+  for_each_tensor(result, [&](const std::string& name, int64_t width, const auto& values_of) {
     const auto found = from.tensors().find(name);
-    const std::vector<int64_t> expected = {shape.n_layers, shape.n_kv_heads, shape.head_dim};
+    const std::vector<int64_t> expected = {shape.n_layers, shape.n_kv_heads, width};
     if (found == from.tensors().end() || found->second.shape != expected || found->second.type != TensorType::kF32) {
       throw ModelError(file.string() + ": tensor \"" + name + "\": expected f32 [" + std::to_string(expected[0]) +
                        ", " + std::to_string(expected[1]) + ", " + std::to_string(expected[2]) + "]");
     }
     const auto* next = reinterpret_cast<const float*>(found->second.data.data());
-    for (SideSensitivity& side : sides) {
-      (side.*member).assign(next, next + shape.head_dim);
-      next += shape.head_dim;
-      const bool is_lambda = member == &SideSensitivity::lambda;
-      const auto fits = [&](float x) { return std::isfinite(x) && (!is_lambda || x >= 0); };
-      if (!std::all_of((side.*member).begin(), (side.*member).end(), fits)) {
+    const bool is_lambda = name.ends_with("lambda");
+    const auto fits = [&](float x) { return std::isfinite(x) && (!is_lambda || x >= 0); };
+    for (size_t head = 0; head < heads; ++head, next += width) {
+      std::vector<float>& values = values_of(head);
+      values.assign(next, next + width);
+      if (!std::ranges::all_of(values, fits)) {
         throw ModelError(file.string() + ": tensor \"" + name + "\": expected finite values" +
                          (is_lambda ? " of at least 0" : ""));
       }
@@ -129,12 +137,13 @@ Sensitivity read_sensitivity(const std::filesystem::path& file, const CacheShape
 
 void write_sensitivity(const std::filesystem::path& file, const Sensitivity& sensitivity) {
   std::vector<NamedTensor> tensors;
-  for_each_tensor(sensitivity, [&](const std::string& name, const std::vector<SideSensitivity>& sides, auto member) {
+  for_each_tensor(sensitivity, [&](const std::string& name, int64_t width, const auto& values_of) {
     NamedTensor& tensor = tensors.emplace_back();
     tensor.name = name;
-    tensor.shape = {sensitivity.n_layers, sensitivity.n_kv_heads, sensitivity.head_dim};
-    for (const SideSensitivity& side : sides) {
-      tensor.values.insert(tensor.values.end(), (side.*member).begin(), (side.*member).end());
+    tensor.shape = {sensitivity.n_layers, sensitivity.n_kv_heads, width};
+    for (size_t head = 0; head < sensitivity.k.size(); ++head) {
+      const std::vector<float>& values = values_of(head);
+      tensor.values.insert(tensor.values.end(), values.begin(), values.end());
     }
   });
   // Another process may write the same file.
@@ -146,13 +155,12 @@ void write_sensitivity(const std::filesystem::path& file, const Sensitivity& sen
   std::filesystem::rename(unfinished, file);
 }
 
-CalibrationTokens calibration_tokens(const Tokenizer& tokenizer, int64_t context_length, std::string_view folder) {
+CalibrationTokens calibration_tokens(const Tokenizer& tokenizer, int64_t most, std::string_view folder) {
   std::vector<std::vector<TokenId>> texts;
-  size_t part = std::min(kMostTokens, static_cast<size_t>(context_length));
   for (const EmbeddedFile& text : calibration_texts()) {
     if (text.file.substr(0, text.file.find('/')) == folder) texts.push_back(tokenizer.encode(text.text()));
   }
-  part /= 2 * texts.size();
+  size_t part = static_cast<size_t>(most) / (2 * texts.size());
   for (const std::vector<TokenId>& text : texts) part = std::min(part, text.size() / 2);
   CalibrationTokens result{{}, std::ssize(texts)};
   std::vector<TokenId>& tokens = result.tokens;
@@ -182,7 +190,8 @@ std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weight
                                              const std::function<void(double)>& progress) {
   if (auto known = find_sensitivity(file, shape); known != nullptr && known->by_answers >= by_answers) return known;
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<TokenId> tokens = calibration_tokens(tokenizer, measured_context(model.config(), shape)).tokens;
+  const std::vector<TokenId> tokens =
+      calibration_tokens(tokenizer, measured_tokens(model.config(), shape, kMostTokens)).tokens;
   auto found = std::make_shared<const Sensitivity>(
       measure_sensitivity(model, weights, shape, threads, tokens, by_answers, progress));
   const std::string kept = keep(file, *found);
@@ -196,7 +205,8 @@ void calibrate_frontier(Model& model, const Tokenizer& tokenizer, const CacheSha
                         const std::filesystem::path& file, const std::shared_ptr<const Sensitivity>& sensitivity,
                         const std::function<void(double)>& progress) {
   const auto start = std::chrono::steady_clock::now();
-  const CalibrationTokens text = calibration_tokens(tokenizer, measured_context(model.config(), shape), "frontier");
+  const CalibrationTokens text =
+      calibration_tokens(tokenizer, measured_tokens(model.config(), shape, kFrontierTokens), "frontier");
   Sensitivity found = *sensitivity;
   found.frontier = measure_frontier(model, shape, threads, text.tokens, text.texts, sensitivity, progress);
   const std::string kept = keep(file, found);

@@ -30,11 +30,10 @@ void write_sensitivity(const std::filesystem::path& file, const Sensitivity& sen
 // Tokens that a model is measured with: of each text of a folder of assets/ a part, then of each text a second part, so
 // that much of what a part goes on with is far away. All parts have the same size.
 struct CalibrationTokens {
-  std::vector<TokenId> tokens;  // no more than the context asked for
+  std::vector<TokenId> tokens;  // at most as many as were asked for
   int64_t texts = 0;
 };
-CalibrationTokens calibration_tokens(const Tokenizer& tokenizer, int64_t context_length,
-                                     std::string_view folder = "calibration");
+CalibrationTokens calibration_tokens(const Tokenizer& tokenizer, int64_t most, std::string_view folder = "calibration");
 
 // Returns what `file` holds; null if there is no such file or it cannot be used, which is a warning. `file` may be
 // empty.

@@ -10,12 +10,15 @@
 
 #include "cache/forwarding_cache.h"
 #include "cache/policy.h"
+#include "engine/calibration/fit_ridge.h"
 #include "engine/model/policy_context.h"
 #include "engine/sampling/logit_metrics.h"
 #include "engine/sampling/row_scan.h"
+#include "engine/system_resources.h"
 #include "engine/weights/padded_weights.h"
 #include "kernels/linear.h"
 #include "kernels/quantized_page.h"
+#include "kernels/rope.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv {
@@ -30,6 +33,7 @@ constexpr int64_t kSampledRows = 1024;  // at least so many queries are looked a
 constexpr int64_t kTails = 4;           // places where answers are compared
 constexpr int64_t kTailTokens = 32;     // answers at a place
 constexpr double kTrialBits = 2.25;     // of the codes that are tried
+constexpr double kFloor = 1e-3;         // least importance of a token, relative to the mean of a KV head
 // lambda of the first layer is multiplied by this, unless answers are measured: its errors pass through all other
 // layers. On training text at 2.5 bits, 8 lowered the divergence of SmolLM2-135M from 0.063 to 0.012 and raised that of
 // Qwen2.5-Coder-0.5B from 0.0105 to 0.0121.
@@ -180,8 +184,8 @@ class HeadMeasure {
   }
 
   // Sets the sensitivities of this head. scale: that of the scores.
-  void find(ThreadPool& threads, const std::vector<double>& projection, int64_t head, float scale, double residual,
-            SideSensitivity* k, SideSensitivity* v) const {
+  void find(const Model& model, ThreadPool& threads, const std::vector<double>& projection, int64_t head, float scale,
+            double residual, SideSensitivity* k, SideSensitivity* v, ImportanceMap* importance) const {
     Product keys(threads, n_, dim_, [&](int64_t t, int64_t d) { return k_[static_cast<size_t>(t * dim_ + d)]; });
     Product values(threads, dim_, n_, [&](int64_t d, int64_t t) { return v_[static_cast<size_t>(t * dim_ + d)]; });
     std::vector<float> squares(static_cast<size_t>(n_));  // |v_j|^2
@@ -197,6 +201,7 @@ class HeadMeasure {
     }
     columns /= static_cast<double>(group_ * dim_);
     std::vector<double> of_k(static_cast<size_t>(dim_)), of_v(of_k.size());
+    std::vector<double> used(static_cast<size_t>(n_)), seen(used.size());  // sum of p^2; queries that see the token far
     const auto block_floats = static_cast<size_t>(kQueryRows * n_);
     std::vector<float> p(block_floats), p2(block_floats), o(static_cast<size_t>(kQueryRows * dim_)), o2(o.size());
     std::vector<std::vector<float>> far(static_cast<size_t>(group_), std::vector<float>(block_floats));
@@ -217,6 +222,7 @@ class HeadMeasure {
           const float *of_o = o.data() + r * dim_, *of_o2 = o2.data() + r * dim_, *of_p2 = p2.data() + r * n_;
           double moved = 0, total = 0, norm = 0;  // sum_j A^2 D
           for (int64_t j = 0; j < n_; ++j) {
+            used[static_cast<size_t>(j)] += static_cast<double>(of_p2[j]);
             total += static_cast<double>(of_p2[j]);
             moved += static_cast<double>(of_p2[j] * squares[static_cast<size_t>(j)]);
           }
@@ -228,6 +234,9 @@ class HeadMeasure {
           const float* const q = q_block + r * q_stride_ + a * dim_;
           for (int64_t d = 0; d < dim_; ++d) of_k[static_cast<size_t>(d)] += moved * static_cast<double>(q[d] * q[d]);
         }
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t j = kPageTokens; j < far_end(first + r); ++j) ++seen[static_cast<size_t>(j)];
       }
       for (int64_t a = 0; a < group_; ++a) {
         for (int64_t b = a; b < group_; ++b) {
@@ -247,9 +256,41 @@ class HeadMeasure {
     }
     k->mean = k_mean_;
     v->mean = v_mean_;
+    std::vector<double> norms(static_cast<size_t>(dim_));  // |W_O|^2 by column, mean over query heads
+    for (int64_t a = 0; a < group_; ++a) {
+      for (int64_t d = 0; d < dim_; ++d)
+        norms[static_cast<size_t>(d)] += products[(a * group_ + a) * dim_ + d] / static_cast<double>(group_);
+    }
+    fit(model, threads, used, seen, norms, residual, importance);
   }
 
  private:
+  // Fits the importance of tokens that enough queries saw.
+  void fit(const Model& model, ThreadPool& threads, std::span<const double> used, std::span<const double> seen,
+           std::span<const double> norms, double residual, ImportanceMap* importance) const {
+    constexpr double kEnough = 128;  // queries
+    const int64_t n_features = ImportanceMap::n_features(dim_);
+    std::vector<float> features, angles(static_cast<size_t>(dim_)), key(angles.size());
+    std::vector<double> labels;
+    double mean = 0;
+    for (int64_t t = kPageTokens; t < n_; ++t) {
+      if (seen[static_cast<size_t>(t)] < kEnough) continue;
+      const float* const v = v_.data() + t * dim_;
+      model.rope_angles(t, angles.data(), angles.data() + dim_ / 2);
+      std::copy_n(k_.data() + t * dim_, dim_, key.data());
+      kernels::unrotate(angles.data(), dim_, key.data());
+      features.resize(features.size() + static_cast<size_t>(n_features));
+      ImportanceMap::features(key.data(), v, dim_, features.data() + features.size() - n_features);
+      double norm = 0;
+      for (int64_t d = 0; d < dim_; ++d) norm += norms[static_cast<size_t>(d)] * static_cast<double>(v[d] * v[d]);
+      labels.push_back(used[static_cast<size_t>(t)] / seen[static_cast<size_t>(t)] * norm / residual);
+      mean += labels.back();
+    }
+    mean /= static_cast<double>(std::max<size_t>(1, labels.size()));
+    for (double& label : labels) label = std::log(std::max(label, kFloor * mean + 1e-30));
+    importance->weights = fit_ridge(threads, features, labels);
+  }
+
   void find_offsets(const Model& model) {
     const int64_t half = dim_ / 2;
     std::vector<float> angles(static_cast<size_t>(dim_));
@@ -294,6 +335,9 @@ class HeadMeasure {
     drop_small_means(&k_variance_, &k_mean_);
   }
 
+  // Returns the end of the tokens that query i finds in pages. The first page is not one of these.
+  static int64_t far_end(int64_t i) { return (i / kPageTokens - 1) * kPageTokens; }
+
   // Turns the scores of query i into probabilities. squares: their squares, and far: themselves, for tokens in pages.
   void softmax(int64_t i, float scale, float* p, float* squares, float* far) const {
     const float top = *std::max_element(p, p + i + 1);
@@ -301,7 +345,7 @@ class HeadMeasure {
     for (int64_t j = 0; j <= i; ++j) sum += p[j] = std::exp(scale * (p[j] - top));
     for (int64_t j = 0; j <= i; ++j) p[j] /= sum;
     std::fill(p + i + 1, p + n_, 0.0f);
-    const int64_t end = (i / kPageTokens - 1) * kPageTokens;
+    const int64_t end = far_end(i);
     for (int64_t j = 0; j < n_; ++j) {
       far[j] = j >= kPageTokens && j < end ? p[j] : 0.0f;
       squares[j] = far[j] * far[j];
@@ -358,7 +402,13 @@ Rows record(Model& model, const KvCachePolicy& full, const CacheShape& shape, in
   return rows;
 }
 
-// Puts K or V of one KV head into codes and measures what that does to the answers.
+// K or V of a KV head.
+struct Side {
+  int64_t layer = 0, head = 0;
+  bool is_k = false;
+};
+
+// Puts one side into codes and measures what that does to the answers.
 class AnswerMeasure {
  public:
   AnswerMeasure(Model& model, const KvCachePolicy& full, const CacheShape& shape, ThreadPool& threads,
@@ -375,44 +425,65 @@ class AnswerMeasure {
             shape.head_dim,
             [&model](int64_t position, float* cos, float* sin) { model.rope_angles(position, cos, sin); }, nullptr)),
         widths_(allocate_widths(sensitivity, shape, 0, kTrialBits, false, rotations_, nullptr)),
-        logits_(static_cast<size_t>(kTailTokens * model.config().vocab_size)) {}
+        // Several sides share a pass, because few rows use the weights of a pass badly.
+        at_once_(std::clamp<int64_t>(available_bytes() / 4 / (std::ssize(text) * shape.bytes_per_token()), 1, 4)) {}
 
-  // Returns G of K (is_k) or V of a head.
-  double divergence(int64_t layer, int64_t head, bool is_k) {
-    const std::vector<float> coded = coded_rows(layer, head, is_k);
-    const std::unique_ptr<SequenceCache> cache = full_.new_sequence(std::ssize(text_));
-    double sum = 0;
-    for (const Tail& tail : tails_) {
-      const int64_t at = cache->tokens(), n = tail.begin - at, width = shape_.n_kv_heads * shape_.head_dim;
-      cache->reserve(n);
-      for (int64_t l = 0; l < shape_.n_layers; ++l) {
-        const float *k = rows_.k[static_cast<size_t>(l)].data(), *v = rows_.v[static_cast<size_t>(l)].data();
-        if (l == layer) (is_k ? k : v) = coded.data();
-        cache->write(l, {k + at * width, v + at * width, width, 0, n});
-      }
-      cache->advance(n);
-      const SequenceInput input{text_.subspan(static_cast<size_t>(tail.begin), kTailTokens), cache.get(), kTailTokens};
-      model_.forward({&input, 1}, logits_.data());
-      cache->commit(cache->tokens());
-      sum += mean_divergence(tail);
+  int64_t at_once() const { return at_once_; }
+  // Returns G of each side. sides: at most at_once().
+  std::vector<double> divergences(std::span<const Side> sides) {
+    std::vector<std::vector<float>> coded;
+    std::vector<std::unique_ptr<SequenceCache>> caches;
+    for (const Side& side : sides) {
+      coded.push_back(coded_rows(side));
+      caches.push_back(full_.new_sequence(std::ssize(text_)));
     }
-    return sum / static_cast<double>(tails_.size());
+    const auto answers = static_cast<size_t>(kTailTokens * model_.config().vocab_size);
+    logits_.resize(sides.size() * answers);
+    std::vector<double> sums(sides.size());
+    for (const Tail& tail : tails_) {
+      std::vector<SequenceInput> batch;
+      for (size_t i = 0; i < sides.size(); ++i) {
+        fill(caches[i].get(), tail.begin, sides[i], coded[i]);
+        batch.push_back({text_.subspan(static_cast<size_t>(tail.begin), kTailTokens), caches[i].get(), kTailTokens});
+      }
+      model_.forward(batch, logits_.data());
+      for (size_t i = 0; i < sides.size(); ++i) {
+        caches[i]->commit(caches[i]->tokens());
+        sums[i] += mean_divergence(tail, std::span(logits_).subspan(i * answers, answers));
+      }
+    }
+    for (double& sum : sums) sum /= static_cast<double>(tails_.size());
+    return sums;
   }
   // Returns D.
-  double predicted(int64_t layer, int64_t head, bool is_k, const SideSensitivity& side) const {
-    const kernels::HeadWidths& of = widths_->layers[static_cast<size_t>(layer)].heads[static_cast<size_t>(head)];
-    return predicted_error(side, is_k ? of.k : of.v);
+  double predicted(const Side& side, const SideSensitivity& sensitivity) const {
+    const kernels::HeadWidths& of =
+        widths_->layers[static_cast<size_t>(side.layer)].heads[static_cast<size_t>(side.head)];
+    return predicted_error(sensitivity, side.is_k ? of.k : of.v);
   }
 
  private:
-  // Returns a layer's rows of K or V. Those of one head are what codes make of them, except in the first page and in
-  // the last two pages before each tail.
-  std::vector<float> coded_rows(int64_t layer, int64_t head, bool is_k) const {
+  // Appends the text's rows up to `end` to the cache. coded: those of K or V in the side's layer.
+  void fill(SequenceCache* cache, int64_t end, const Side& side, const std::vector<float>& coded) const {
+    const int64_t at = cache->tokens(), n = end - at, width = shape_.n_kv_heads * shape_.head_dim;
+    cache->reserve(n);
+    for (int64_t layer = 0; layer < shape_.n_layers; ++layer) {
+      const float *k = rows_.k[static_cast<size_t>(layer)].data(), *v = rows_.v[static_cast<size_t>(layer)].data();
+      if (layer == side.layer) (side.is_k ? k : v) = coded.data();
+      cache->write(layer, {k + at * width, v + at * width, width, 0, n});
+    }
+    cache->advance(n);
+  }
+
+  // Returns the rows of K or V in the side's layer. Those of its head are what codes make of them, except in the first
+  // page and in the last two pages before each tail.
+  std::vector<float> coded_rows(const Side& side) const {
+    const auto [layer, head, is_k] = side;
     const kernels::WidthTable& table = widths_->layers[static_cast<size_t>(layer)];
     const int64_t dim = shape_.head_dim, width = shape_.n_kv_heads * dim;
     const std::vector<float>&k = rows_.k[static_cast<size_t>(layer)], &v = rows_.v[static_cast<size_t>(layer)];
     std::vector<float> result = is_k ? k : v;
-    threads_.parallel_for(tails_.back().begin / kPageTokens, [&](int64_t page) {
+    threads_.parallel_for(tails_.back().begin / kPageTokens, [&, head = head, is_k = is_k](int64_t page) {
       const int64_t begin = page * kPageTokens, end = begin + kPageTokens;
       const bool near = std::ranges::any_of(
           tails_, [&](const Tail& tail) { return end > tail.begin - kPageTokens && begin < tail.begin; });
@@ -433,11 +504,12 @@ class AnswerMeasure {
     return result;
   }
 
-  double mean_divergence(const Tail& tail) {
+  // logits: [kTailTokens, vocab_size]; overwritten.
+  double mean_divergence(const Tail& tail, std::span<float> logits) const {
     const auto vocab = static_cast<size_t>(model_.config().vocab_size);
     std::vector<double> divergences(kTailTokens);
     threads_.parallel_for(kTailTokens, [&](int64_t i) {
-      const auto row = std::span(logits_).subspan(static_cast<size_t>(i) * vocab, vocab);
+      const auto row = logits.subspan(static_cast<size_t>(i) * vocab, vocab);
       const auto exact = std::span(tail.log_p).subspan(static_cast<size_t>(i) * vocab, vocab);
       std::vector<float> p(vocab);
       exp_row(exact, 0.0f, 1.0f, p.data());
@@ -456,30 +528,36 @@ class AnswerMeasure {
   const KvCachePolicy& full_;
   std::shared_ptr<const kernels::PageRotations> rotations_;
   std::shared_ptr<const ModelWidths> widths_;
-  std::vector<float> logits_;
+  int64_t at_once_;
+  std::vector<float> logits_;  // [sides, kTailTokens, vocab_size]
 };
 
 // Multiplies lambda by sqrt(G / D).
 void weigh_by_answers(AnswerMeasure& measure, const std::function<void(double)>& progress, Sensitivity* found) {
-  std::vector<double> gains;  // G / D
-  const auto n = static_cast<double>(2 * found->k.size());
+  std::vector<Side> sides;
   for (const bool is_k : {true, false}) {
-    const std::vector<SideSensitivity>& sides = is_k ? found->k : found->v;
-    for (size_t i = 0; i < sides.size(); ++i) {
-      const int64_t layer = static_cast<int64_t>(i) / found->n_kv_heads,
-                    head = static_cast<int64_t>(i) % found->n_kv_heads;
-      const double predicted = measure.predicted(layer, head, is_k, sides[i]);
-      gains.push_back(predicted > 0 ? measure.divergence(layer, head, is_k) / predicted : 0);
-      if (progress) progress(static_cast<double>(gains.size()) / n);
+    for (int64_t i = 0; i < std::ssize(found->k); ++i)
+      sides.push_back({i / found->n_kv_heads, i % found->n_kv_heads, is_k});
+  }
+  std::vector<double> gains;  // G / D
+  while (gains.size() < sides.size()) {
+    const size_t first = gains.size(), n = std::min(static_cast<size_t>(measure.at_once()), sides.size() - first);
+    const std::vector<double> divergences = measure.divergences(std::span(sides).subspan(first, n));
+    for (size_t i = 0; i < n; ++i) {
+      const Side& side = sides[first + i];
+      const auto at = static_cast<size_t>(side.layer * found->n_kv_heads + side.head);
+      const double predicted = measure.predicted(side, (side.is_k ? found->k : found->v)[at]);
+      gains.push_back(predicted > 0 ? divergences[i] / predicted : 0);
     }
+    if (progress) progress(static_cast<double>(gains.size()) / static_cast<double>(sides.size()));
   }
   // A side whose error does nothing in this text may matter in another one.
   std::vector<double> sorted = gains;
   std::ranges::sort(sorted);
   const double least = sorted[sorted.size() / 2] / 100;
   auto gain = gains.begin();
-  for (auto* sides : {&found->k, &found->v}) {
-    for (SideSensitivity& side : *sides) {
+  for (auto* of : {&found->k, &found->v}) {
+    for (SideSensitivity& side : *of) {
       const auto factor = static_cast<float>(std::sqrt(std::max(*gain++, least)));
       for (float& lambda : side.lambda) lambda *= factor;
     }
@@ -501,7 +579,8 @@ Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Cach
   std::vector<double> residual;
   const std::unique_ptr<KvCachePolicy> full = model.make_policy(policy_context(model, shape, &threads), "full");
   const Rows rows = record(model, *full, shape, n_heads, text, &residual, &tails);
-  Sensitivity found{shape.n_layers, kv, dim, {}, {}};
+  Sensitivity found{shape.n_layers, kv, dim, {}, {}, {}};
+  found.importance.resize(static_cast<size_t>(shape.n_layers * kv));
   found.k.assign(static_cast<size_t>(shape.n_layers * kv), {std::vector<float>(static_cast<size_t>(dim)), {}});
   found.v = found.k;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
@@ -510,7 +589,8 @@ Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Cach
     for (int64_t head = 0; head < kv; ++head) {
       const auto i = static_cast<size_t>(layer * kv + head);
       HeadMeasure(model, shape, layer, head, group, rows)
-          .find(threads, projection, head, scale, residual[static_cast<size_t>(layer)], &found.k[i], &found.v[i]);
+          .find(model, threads, projection, head, scale, residual[static_cast<size_t>(layer)], &found.k[i], &found.v[i],
+                &found.importance[i]);
     }
   }
   if (by_answers) {

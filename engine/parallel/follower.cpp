@@ -50,18 +50,22 @@ class Follower {
   }
 
  private:
-  // Makes the policy that rank 0 has made. If that has something in place of a gate, this rank does not use one either:
-  // the gates may have been loaded while the ranks started. Throws RankError if this rank lacks what rank 0 has.
+  // Makes the policy that rank 0 has made. If that has something in place of a gate or a calibration, this rank does
+  // not use one either: they may have been made while the ranks started. Throws RankError if this rank lacks what rank
+  // 0 has.
   std::unique_ptr<KvCachePolicy> make_policy_as(const json& spec, const std::string& stand_in) const {
     PolicyContext context = context_;
     if (!stand_in.empty()) context.load_gate = nullptr;
     std::string found;
-    try {
-      auto policy = make_policy(context, spec);
-      if (policy->stand_in() == stand_in) return policy;
-      found = policy->stand_in();
-    } catch (const ModelLacks& error) {
-      found = error.what();
+    for (const bool calibrated : {true, false}) {
+      if (!calibrated) context.load_sensitivity = nullptr;
+      try {
+        auto policy = make_policy(context, spec);
+        if (policy->stand_in() == stand_in) return policy;
+        if (calibrated) found = policy->stand_in();
+      } catch (const ModelLacks& error) {
+        if (calibrated) found = error.what();
+      }
     }
     throw RankError("rank " + std::to_string(ranks_.rank()) + ": kv_cache " + spec.dump() +
                     ": expected the gate or calibration that rank 0 has, found " + found);

@@ -162,10 +162,9 @@ int eval(const EvalArguments& arguments) {
   evaluated.make_policy = [&](const nlohmann::json& spec) {
     if (!is_simulated(spec)) return make_policy(context, spec);
     if (ranges.k.empty() && needs_ranges(spec.value("format", ""))) {
-      constexpr size_t kRangeTokens = 1024;
-      std::vector<TokenId> tokens = calibration_tokens(*tokenizer, model->config().context_length).tokens;
-      tokens.resize(std::min(tokens.size(), kRangeTokens));
-      ranges = measure_ranges(evaluated, tokens);
+      constexpr int64_t kRangeTokens = 1024;
+      const int64_t most = std::min(kRangeTokens, model->config().context_length);
+      ranges = measure_ranges(evaluated, calibration_tokens(*tokenizer, most).tokens);
     }
     return make_simulated_policy(evaluated, spec, ranges);
   };

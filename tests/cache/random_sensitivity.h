@@ -25,6 +25,10 @@ inline std::shared_ptr<const Sensitivity> random_sensitivity(const CacheShape& s
       }
     }
   }
+  for (int64_t i = 0; i < shape.n_layers * shape.n_kv_heads; ++i) {
+    std::vector<float>& weights = result->importance.emplace_back().weights;
+    for (int64_t j = 0; j < ImportanceMap::n_features(shape.head_dim); ++j) weights.push_back(normal(random));
+  }
   return result;
 }
 

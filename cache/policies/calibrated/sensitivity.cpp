@@ -116,6 +116,9 @@ uint64_t Sensitivity::fingerprint() const {
       }
     }
   }
+  for (const ImportanceMap& map : importance) {
+    hash = XXH3_64bits_withSeed(map.weights.data(), map.weights.size() * sizeof(float), hash);
+  }
   return hash;
 }
 

@@ -1,4 +1,5 @@
-// How much the error of each channel of keys and values matters to a model, and the widths that follow from it.
+// How much the error of each channel of keys and values matters to a model, and the widths that follow from it. Also
+// how much a token matters.
 //
 // lambda_d = H_d Var_d: the mean squared error that a channel adds to the residual stream, relative to the stream, if
 // its codes keep nothing of it. With b bits a share E(b) of that is left. The widths of all quads of all layers, KV
@@ -8,9 +9,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cache/frontier.h"
+#include "cache/importance_map.h"
 #include "cache/sequence_cache.h"
 #include "kernels/calibrated_page.h"
 
@@ -23,13 +26,19 @@ struct SideSensitivity {
 
 struct Sensitivity {
   int64_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
-  std::vector<SideSensitivity> k, v;  // [n_layers, n_kv_heads]
-  bool by_answers = false;            // lambda also counts what the layers behind make of an error
-  Frontier frontier = {};             // of the model; empty unless by_answers
+  std::vector<SideSensitivity> k, v;      // [n_layers, n_kv_heads]
+  std::vector<ImportanceMap> importance;  // [n_layers, n_kv_heads]
+  bool by_answers = false;                // lambda also counts what the layers behind make of an error
+  Frontier frontier = {};                 // of the model; empty unless by_answers
 
   // Identifies the values: states of caches that were packed with other ones cannot be used.
   uint64_t fingerprint() const;
 };
+
+inline std::shared_ptr<const std::vector<ImportanceMap>> importance_of(std::shared_ptr<const Sensitivity> of) {
+  const std::vector<ImportanceMap>* const maps = &of->importance;
+  return {std::move(of), maps};
+}
 
 // Returns sum lambda E(b) of a side with these widths.
 double predicted_error(const SideSensitivity& side, const kernels::ChannelWidths& widths);

@@ -11,6 +11,7 @@ namespace {
 
 BestScorer make_scorer(const PolicyContext& context, const std::string& name, const std::string& gate) {
   if (name == "attention") return {make_decayed_attention_scorer(), ""};
+  if (name == "calibrated") return {make_calibrated_scorer(context), ""};
   if (name == "key_norm") return {make_key_norm_scorer(), ""};
   if (name == "learned") return {make_gate_scorer(context, gate), ""};
   return make_best_scorer(context, gate);
@@ -24,9 +25,9 @@ std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& c
   EvictionOptions options = read_eviction_options(&read, context.shape);
   std::unique_ptr<StoreFactory> lost = read_lost_store(&read, &options);
   const std::string scorer =
-      read.choice("scorer", "best", {"best", "learned", "attention", "key_norm"},
-                  "by a gate, by what the last queries attend to, or small keys first; best: by the model's gate or, "
-                  "without one, by attention");
+      read.choice("scorer", "best", {"best", "learned", "calibrated", "attention", "key_norm"},
+                  "by a gate, by the model's calibration, by what the last queries attend to, or small keys first; "
+                  "best: the first of them that the model has");
   if (scorer != "best" && scorer != "learned") read.refuse({"gate"}, "\"scorer\": \"learned\"");
   const std::string gate = read.text("gate", "", "name of gates that the server has loaded; absent: the model's own");
   const bool pooled = scorer != "attention" && scorer != "key_norm" && lost == nullptr;

@@ -1,7 +1,9 @@
 #include "cache/policies/gated_eviction/scorers.h"
 
+#include "cache/policies/calibrated/sensitivity.h"
 #include "cache/policies/gated_eviction/gate.h"
 #include "cache/policies/gated_eviction/gate_jobs.h"
+#include "cache/stores/importance_scorer.h"
 
 namespace smartkv {
 namespace {
@@ -61,12 +63,22 @@ std::shared_ptr<const PageScorer> make_gate_scorer(const PolicyContext& context,
   return std::make_shared<GateScorer>(context, *context.load_gate(gate));
 }
 
+std::shared_ptr<const PageScorer> make_calibrated_scorer(const PolicyContext& context) {
+  const auto sensitivity = context.load_sensitivity == nullptr ? nullptr : context.load_sensitivity();
+  if (sensitivity == nullptr) throw ModelLacks("kv_cache.scorer: \"calibrated\" needs a model that was calibrated");
+  return make_importance_scorer(importance_of(sensitivity));
+}
+
 BestScorer make_best_scorer(const PolicyContext& context, const std::string& gate) {
   try {
     return {make_gate_scorer(context, gate), ""};
   } catch (const ModelLacks&) {
     if (!gate.empty()) throw;
-    return {make_decayed_attention_scorer(), "scorer attention, because the model has no gate"};
+  }
+  try {
+    return {make_calibrated_scorer(context), "scorer calibrated, because the model has no gate"};
+  } catch (const ModelLacks&) {
+    return {make_decayed_attention_scorer(), "scorer attention, because the model has no gate and was not calibrated"};
   }
 }
 

@@ -11,10 +11,13 @@ namespace smartkv {
 // Scores a token by the position at which it expires, as the gates of this name (PolicyContext::load_gate) predict it.
 // Throws ModelLacks without such a gate.
 std::shared_ptr<const PageScorer> make_gate_scorer(const PolicyContext& context, const std::string& gate);
+// Scores a token by the importance maps of the model's calibration. Throws ModelLacks without one.
+std::shared_ptr<const PageScorer> make_calibrated_scorer(const PolicyContext& context);
 std::shared_ptr<const PageScorer> make_key_norm_scorer();
 std::shared_ptr<const AttentionScorer> make_decayed_attention_scorer();
 
-// By the model's gates or, without any, by the attention that tokens received. stand_in says so then; else it is empty.
+// By the model's gates or, without any, by its calibration or else by the attention that tokens received. stand_in says
+// so then; else it is empty.
 struct BestScorer {
   TokenScorer scorer;
   std::string stand_in;
