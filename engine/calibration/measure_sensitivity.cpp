@@ -35,7 +35,7 @@ constexpr double kTrialBits = 2.25;     // of the codes that are tried
 // Qwen2.5-Coder-0.5B from 0.0105 to 0.0121.
 constexpr float kFirstLayer = 4;
 
-// Queries, keys and values of a text, by layer: k [tokens, n_kv_heads, head_dim] after RoPE, v like k, and
+// Queries, keys and values of a text, by layer as caches number them: k [tokens, n_kv_heads, head_dim] after RoPE, v like k, and
 // q [n, n_heads, head_dim] after RoPE, of the blocks of kQueryRows queries that begin at starts.
 struct Rows {
   std::vector<std::vector<float>> q, k, v;
@@ -326,10 +326,12 @@ struct Tail {
 Rows record(Model& model, const KvCachePolicy& full, const CacheShape& shape, int64_t n_heads,
             std::span<const TokenId> text, std::vector<double>* residual, std::vector<Tail>* tails) {
   const auto vocab = static_cast<size_t>(model.config().vocab_size);
-  Rows rows(shape, n_heads, std::ssize(text));
+  CacheShape whole = shape;
+  whole.n_layers = model.config().n_layers;
+  Rows rows(whole, n_heads, std::ssize(text));
   const std::unique_ptr<SequenceCache> cache = full.new_sequence(std::ssize(text));
   RecordingCache recording(*cache, shape, n_heads, &rows);
-  std::vector<std::vector<float>> squares(static_cast<size_t>(shape.n_layers));
+  std::vector<std::vector<float>> squares(static_cast<size_t>(whole.n_layers));
   model.watch_residual([&](int64_t layer, float square) { squares[static_cast<size_t>(layer)].push_back(square); });
   std::vector<float> last;  // of a pass: without logits it would not compute the last layer's residual stream
   auto tail = tails->begin();
@@ -385,7 +387,7 @@ class AnswerMeasure {
     for (const Tail& tail : tails_) {
       const int64_t at = cache->tokens(), n = tail.begin - at, width = shape_.n_kv_heads * shape_.head_dim;
       cache->reserve(n);
-      for (int64_t l = 0; l < shape_.n_layers; ++l) {
+      for (int64_t l = 0; l < std::ssize(rows_.k); ++l) {
         const float *k = rows_.k[static_cast<size_t>(l)].data(), *v = rows_.v[static_cast<size_t>(l)].data();
         if (l == layer) (is_k ? k : v) = coded.data();
         cache->write(l, {k + at * width, v + at * width, width, 0, n});
@@ -499,18 +501,22 @@ Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Cach
   std::vector<Tail> tails;
   for (int64_t i = 5; by_answers && i <= 8; ++i) tails.push_back({i * (tokens / 8) - kTailTokens, {}});
   std::vector<double> residual;
-  const std::unique_ptr<KvCachePolicy> full = model.make_policy(policy_context(model, shape, &threads), "full");
+  PolicyContext context = policy_context(model, shape, &threads);
+  context.window.tokens = tokens;  // nothing leaves, so that passes may end anywhere
+  const std::unique_ptr<KvCachePolicy> full = model.make_policy(context, "full");
+  const std::vector<int64_t> order = model.config().cache_order();
   const Rows rows = record(model, *full, shape, n_heads, text, &residual, &tails);
   Sensitivity found{shape.n_layers, kv, dim, {}, {}};
   found.k.assign(static_cast<size_t>(shape.n_layers * kv), {std::vector<float>(static_cast<size_t>(dim)), {}});
   found.v = found.k;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   for (int64_t layer = 0; layer < shape.n_layers; ++layer) {
-    const std::vector<double> projection = projection_products(served, layer, kv, group, dim);
+    const int64_t of_model = order[static_cast<size_t>(layer)];
+    const std::vector<double> projection = projection_products(served, of_model, kv, group, dim);
     for (int64_t head = 0; head < kv; ++head) {
       const auto i = static_cast<size_t>(layer * kv + head);
       HeadMeasure(model, shape, layer, head, group, rows)
-          .find(threads, projection, head, scale, residual[static_cast<size_t>(layer)], &found.k[i], &found.v[i]);
+          .find(threads, projection, head, scale, residual[static_cast<size_t>(of_model)], &found.k[i], &found.v[i]);
     }
   }
   if (by_answers) {
