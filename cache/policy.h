@@ -99,7 +99,7 @@ struct PolicyContext {
   // The KV heads of the model that this tensor-parallel rank holds; null if it holds all. `shape` counts only these.
   std::shared_ptr<ModelHeads> heads = {};
 
-  int64_t workers() const;  // threads, including the caller
+  int64_t workers() const;                                               // threads, including the caller
   int64_t n_layers() const { return shape.n_layers + window.n_layers; }  // layers of the model
   int64_t ranks() const { return heads == nullptr ? 1 : heads->ranks(); }
   int64_t all_kv_heads() const { return heads == nullptr ? shape.n_kv_heads : heads->all(); }

@@ -121,9 +121,8 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                        {"draft_weights", name(options.draft_weights)},
                        {"chat_template", parts.chat_template != nullptr}};
   log_info(config.name + " (" + weights->format() + "): " + mebibytes(parts.model->weight_bytes()) + " of weights; " +
-           mebibytes(parts.options.kv_cache_bytes) + " for the KV cache, " +
-           tokens_held(parts) + "; " + std::to_string(model.threads) + " threads, " +
-           std::string(kernels::name(kernels::cpu_level())) +
+           mebibytes(parts.options.kv_cache_bytes) + " for the KV cache, " + tokens_held(parts) + "; " +
+           std::to_string(model.threads) + " threads, " + std::string(kernels::name(kernels::cpu_level())) +
            (model.backend == Backend::kNative ? "" : ", backend " + std::string(name(model.backend))) +
            (model.tensor_parallel == 1 ? "" : ", " + std::to_string(model.tensor_parallel) + " ranks"));
   // The engine closes it before this function returns.

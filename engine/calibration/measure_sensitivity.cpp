@@ -35,8 +35,8 @@ constexpr double kTrialBits = 2.25;     // of the codes that are tried
 // Qwen2.5-Coder-0.5B from 0.0105 to 0.0121.
 constexpr float kFirstLayer = 4;
 
-// Queries, keys and values of a text, by layer as caches number them: k [tokens, n_kv_heads, head_dim] after RoPE, v like k, and
-// q [n, n_heads, head_dim] after RoPE, of the blocks of kQueryRows queries that begin at starts.
+// Queries, keys and values of a text, by layer as caches number them: k [tokens, n_kv_heads, head_dim] after RoPE, v
+// like k, and q [n, n_heads, head_dim] after RoPE, of the blocks of kQueryRows queries that begin at starts.
 struct Rows {
   std::vector<std::vector<float>> q, k, v;
   std::vector<int64_t> starts;

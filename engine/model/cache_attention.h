@@ -89,7 +89,7 @@ class CacheAttention {
   const ModelConfig& config_;
   std::vector<int64_t> cache_layers_;  // [n_layers]: the number that caches give the layer.
   kernels::AttentionShape shape_;      // `window` is set for each layer in turn.
-  std::vector<HeadNorms> norms_;   // [n_layers]
+  std::vector<HeadNorms> norms_;       // [n_layers]
   int64_t norm_bytes_ = 0;
   Rope rope_, window_rope_;  // of layers with full attention, and of those with a window
   bool two_ropes_;

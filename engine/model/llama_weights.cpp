@@ -124,9 +124,9 @@ int64_t LlamaWeights::bytes() const {
   for (const LlamaLayerWeights& layer : layers) {
     for (const kernels::PackedMatrix& part : layer.qkv) bytes += part.bytes();
     bytes += layer.output.bytes() + layer.gate_up.bytes() + layer.down.bytes();
-    for (const auto* floats : {&layer.attention_norm, &layer.attention_output_norm, &layer.mlp_norm,
-                               &layer.mlp_output_norm, &layer.qkv_bias, &layer.output_bias, &layer.gate_up_bias,
-                               &layer.down_bias}) {
+    for (const auto* floats :
+         {&layer.attention_norm, &layer.attention_output_norm, &layer.mlp_norm, &layer.mlp_output_norm, &layer.qkv_bias,
+          &layer.output_bias, &layer.gate_up_bias, &layer.down_bias}) {
       bytes += static_cast<int64_t>(floats->size() * sizeof(float));
     }
   }

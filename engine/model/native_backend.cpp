@@ -75,10 +75,10 @@ class NativeBackend final : public LlamaBackend {
       watch_(layer, std::inner_product(x, x + config_.hidden_size, x, 0.0f));
     }
     norm_input(w.mlp_norm);
-    run_linear(w.gate_up, normed_.data(),
-               {gated_.data(), config_.intermediate_size,
-                config_.activation == Activation::kGelu ? Epilogue::kGeGlu : Epilogue::kSwiGlu,
-                data_of(w.gate_up_bias)});
+    run_linear(
+        w.gate_up, normed_.data(),
+        {gated_.data(), config_.intermediate_size,
+         config_.activation == Activation::kGelu ? Epilogue::kGeGlu : Epilogue::kSwiGlu, data_of(w.gate_up_bias)});
     project_residual(w.down, gated_.data(), w.down_bias, w.mlp_output_norm);
   }
 

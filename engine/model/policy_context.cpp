@@ -4,9 +4,7 @@
 
 namespace smartkv {
 
-SlidingWindow sliding_window(const ModelConfig& config) {
-  return {config.sliding_window, config.n_window_layers()};
-}
+SlidingWindow sliding_window(const ModelConfig& config) { return {config.sliding_window, config.n_window_layers()}; }
 
 PolicyContext policy_context(const Model& model, const CacheShape& shape, ThreadPool* threads, const GateSources& gates,
                              std::function<std::shared_ptr<const Sensitivity>()> sensitivity) {

@@ -51,7 +51,7 @@ struct Architecture {
   int64_t window_pattern = 0;  // of kPattern, unless keys say otherwise
   int64_t default_heads = 0;   // 0 if the key is required; of KV heads, the number of heads
   int64_t default_kv_heads = 0;
-  int64_t default_vocab = 0;  // 0 if the key is required
+  int64_t default_vocab = 0;     // 0 if the key is required
   int64_t default_head_dim = 0;  // 0 for hidden_size / num_attention_heads
   int64_t default_context = 2048;
   double default_rms_norm_eps = 1e-6;

@@ -33,11 +33,16 @@ constexpr std::string_view kHarmlessConfig[] = {
     // other kinds of model
     "is_decoder"};
 // Keys that do not affect a causal pass with one value only.
-constexpr FixedKey kFixedConfig[] = {{"pruned_heads", "{}"},           {"is_encoder_decoder", "false"},
-                                     {"add_cross_attention", "false"}, {"tie_encoder_decoder", "false"},
-                                     {"rope_interleaved", "false"},    {"use_mrope", "false"},
-                                     {"lm_head_bias", "false"},        {"full_attn_mod", "1"},
-                                     {"interpolate_factor", "1"},      {"attention_out_bias", "false"},
+constexpr FixedKey kFixedConfig[] = {{"pruned_heads", "{}"},
+                                     {"is_encoder_decoder", "false"},
+                                     {"add_cross_attention", "false"},
+                                     {"tie_encoder_decoder", "false"},
+                                     {"rope_interleaved", "false"},
+                                     {"use_mrope", "false"},
+                                     {"lm_head_bias", "false"},
+                                     {"full_attn_mod", "1"},
+                                     {"interpolate_factor", "1"},
+                                     {"attention_out_bias", "false"},
                                      {"use_bidirectional_attention", "false"}};
 
 // Returns YaRN's attention factor (section 3.4 of the paper), with the two weights that DeepSeek added.

@@ -132,7 +132,8 @@ class HfWeights final : public Weights {
     }
   }
 
-  // In the files of a model of texts and images, drops what is not of the text model and gives the rest its usual names.
+  // In the files of a model of texts and images, drops what is not of the text model and gives the rest its usual
+  // names.
   void keep_text_model() {
     constexpr std::string_view kPrefixes[][2] = {{"language_model.model.", "model."},
                                                  {"model.language_model.", "model."},

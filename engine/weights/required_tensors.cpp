@@ -43,8 +43,7 @@ void check_required_tensors(const Weights& weights, const std::string& file) {
   for (int64_t i = 0; i < c.n_layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
     const NormNames norms = norm_names(c.norm_placement);
-    for (const std::string& norm :
-         {norms.attention_input, norms.attention_output, norms.mlp_input, norms.mlp_output}) {
+    for (const std::string& norm : {norms.attention_input, norms.attention_output, norms.mlp_input, norms.mlp_output}) {
       if (!norm.empty()) require(layer + norm + ".weight", {c.hidden_size});
     }
     linear(layer + "self_attn.q_proj", q, c.hidden_size, c.attention_bias);

@@ -417,8 +417,8 @@ struct Products {
       const F gate = F::load(y + g * kLanes);
       const F up = F::load(y + (g + 1) * kLanes);
       // silu(x) = x / (1 + exp(-x)), and gelu(x) = x / (1 + exp(-2 sqrt(2 / pi) (x + 0.044715 x^3))).
-      const F exponent =
-          gelu ? gate * F::fma(gate * gate, F::set1(-0.0713548162726f), F::set1(-1.59576912161f)) : gate * F::set1(-1.0f);
+      const F exponent = gelu ? gate * F::fma(gate * gate, F::set1(-0.0713548162726f), F::set1(-1.59576912161f))
+                              : gate * F::set1(-1.0f);
       const F value = gate / (F::set1(1.0f) + exp(exponent)) * up;
       const int64_t at = row * call.output.stride + (group + g) / 2 * kLanes;
       if (call.gated_bf16) {
