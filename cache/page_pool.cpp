@@ -40,7 +40,7 @@ std::shared_ptr<PagePool> PagePool::create(const CacheShape& shape, std::shared_
 PagePool::PagePool(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend, int64_t max_free_bytes)
     : shape_(shape),
       backend_(std::move(backend)),
-      page_bytes_(shape.bytes_per_token() / shape.n_layers * kernels::kPageTokens),
+      page_bytes_(2 * shape.n_kv_heads * shape.head_dim * kernels::kPageTokens * element_bytes(shape)),
       max_free_(static_cast<size_t>(max_free_bytes / page_bytes_)) {
   free_.reserve(max_free_);  // Pages are released where nothing may throw.
 }

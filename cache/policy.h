@@ -71,19 +71,20 @@ class KvCachePolicy {
 
 // Describes layers with sliding-window attention, which see only the last tokens of a sequence.
 struct SlidingWindow {
-  int64_t tokens = 0;         // including the query's own; 0 if no layer has a window
-  bool in_all_layers = true;  // if true, a token that is outside the window is never read again
+  int64_t tokens = 0;    // including the query's own; 0 if no layer has a window
+  int64_t n_layers = 0;  // layers that have it
 };
 
 // The environment of policies and their caches. Every policy and every cache holds a copy, because a state in the
 // prefix cache may outlive the policy that created it. REQUIRES: `threads` and the model behind `rope` outlive all
 // copies.
 struct PolicyContext {
+  // Of the layers with full attention: policies apply to no others. make_policy() adds the windows.
   CacheShape shape;
   std::shared_ptr<PagePool> pool;
   ThreadPool* threads = nullptr;  // used by commit(); null means single-threaded
-  // Writes the rotary embedding's cosines and sines for a position, f32 [head_dim / 2] each. With them a policy can
-  // undo the rotation of a key.
+  // Writes the cosines and sines of the rotary embedding that layers with full attention have, for a position: f32
+  // [head_dim / 2] each. With them a policy can undo the rotation of a key.
   std::function<void(int64_t position, float* cos, float* sin)> rope = {};
   // Returns the learned gates of a name (not a path); "" selects the gates trained for this model. Throws CacheError.
   // Null in a context without gates.
@@ -94,10 +95,12 @@ struct PolicyContext {
   // Returns how much the error of each channel matters to the model; null if it was not calibrated. May be null.
   std::function<std::shared_ptr<const Sensitivity>()> load_sensitivity = {};
   SlidingWindow window = {};
+  float soft_cap = 0;  // kernels::AttentionShape::soft_cap
   // The KV heads of the model that this tensor-parallel rank holds; null if it holds all. `shape` counts only these.
   std::shared_ptr<ModelHeads> heads = {};
 
-  int64_t workers() const;  // threads, including the caller
+  int64_t workers() const;                                               // threads, including the caller
+  int64_t n_layers() const { return shape.n_layers + window.n_layers; }  // layers of the model
   int64_t ranks() const { return heads == nullptr ? 1 : heads->ranks(); }
   int64_t all_kv_heads() const { return heads == nullptr ? shape.n_kv_heads : heads->all(); }
   int64_t first_kv_head() const { return heads == nullptr ? 0 : heads->first(heads->rank()); }
@@ -138,9 +141,6 @@ struct PolicyRow {
   std::string_view summary;  // one line for --help
   // Throws CacheError that names the offending key of `parameters`. Unknown keys are errors.
   std::unique_ptr<KvCachePolicy> (*create)(const PolicyContext& context, const nlohmann::json& parameters);
-  // Whether the last entries of its views are in order of position, at least as many as a sliding window has tokens.
-  // Models with sliding windows refuse all other policies.
-  bool in_order = false;
   // Whether the policy uses the model's calibration if there is one, and may have something in place of it.
   bool calibrated = false;
   // For tests. May be empty if the policy compresses so often with its default parameters.
@@ -164,7 +164,7 @@ const std::vector<CacheMetric>& cache_metrics();
 // Creates the policy that `spec` names: null ("full"), the name of a policy or preset, {"policy": name, parameters...},
 // or a promise (frontier.h). Every policy accepts the parameters "shadow", the share of positions at which it is
 // compared with the full cache while it runs, and "on_drift", what happens if it breaks its promise (cache/shadow/).
-// Throws CacheError.
+// Layers with a sliding window have the same cache under every policy (layered_cache.h). Throws CacheError.
 std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec);
 
 }  // namespace smartkv

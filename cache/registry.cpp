@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "cache/layered_cache.h"
 #include "cache/parameters.h"
 #include "cache/policies/block_summary/block_summary.h"
 #include "cache/policies/calibrated/calibrated.h"
@@ -24,7 +25,7 @@ const std::vector<PolicyRow>& policy_registry() {
   constexpr bool kByContents = true, kCutsPages = true, kTwoTiers = true;
   constexpr std::string_view kSlots = R"({"tokens": 448})", kFewSlots = R"({"tokens": 256})";
   static const std::vector<PolicyRow> rows = {
-      {.name = "full", .summary = "every token, exact", .create = make_full_policy, .in_order = true},
+      {.name = "full", .summary = "every token, exact", .create = make_full_policy},
       {.name = "gated_eviction",
        .summary = "the tokens that matter longest, as estimated by a learned gate or a calibration",
        .create = make_gated_eviction_policy,
@@ -67,7 +68,6 @@ const std::vector<PolicyRow>& policy_registry() {
       {.name = "calibrated",
        .summary = "every token, in 0 to 8 bits by how much a channel matters to the model",
        .create = make_calibrated_policy,
-       .in_order = true,
        .calibrated = true,
        .trials = {{"", "{}"},
                   {"few_bits", R"({"bits": 2.5, "tiers": 1})"},
@@ -109,15 +109,14 @@ const std::vector<PolicyRow>& policy_registry() {
        .summary = "every token; each query reads the tokens of the highest estimated attention",
        .create = make_sparse_policy,
        .trials = {{"", "{}"}, {"codes", R"({"kept": "k4v4"})"}}},
-      {.name = "k8v8", .summary = "K and V in 8 bits", .create = make_uniform_policy<8, 8>, .in_order = true},
+      {.name = "k8v8", .summary = "K and V in 8 bits", .create = make_uniform_policy<8, 8>},
       {.name = "k8v4",
        .summary = "K in 8 bits, V in 4 bits",
        .create = make_uniform_policy<8, 4>,
-       .in_order = true,
        .trials = {{"", "{}"}, {"short_window", R"({"window": 20})"}}},
-      {.name = "k4v4", .summary = "K and V in 4 bits", .create = make_uniform_policy<4, 4>, .in_order = true},
-      {.name = "k3v3", .summary = "K and V in 3 bits", .create = make_uniform_policy<3, 3>, .in_order = true},
-      {.name = "k2v2", .summary = "K and V in 2 bits", .create = make_uniform_policy<2, 2>, .in_order = true},
+      {.name = "k4v4", .summary = "K and V in 4 bits", .create = make_uniform_policy<4, 4>},
+      {.name = "k3v3", .summary = "K and V in 3 bits", .create = make_uniform_policy<3, 3>},
+      {.name = "k2v2", .summary = "K and V in 2 bits", .create = make_uniform_policy<2, 2>},
   };
   return rows;
 }
@@ -136,19 +135,7 @@ const std::vector<CacheMetric>& cache_metrics() {
 
 namespace {
 
-// Throws CacheError for a policy that a model with a sliding window cannot run.
-void check_window(const SlidingWindow& window, const PolicyRow& row, double shadow) {
-  if (window.tokens == 0 || (row.in_order && shadow == 0)) return;
-  std::string expected;
-  for (const PolicyRow& other : policy_registry()) {
-    if (other.in_order) expected += std::string(other.name) + ", ";
-  }
-  throw CacheError("kv_cache: layers of this model attend to the last " + std::to_string(window.tokens) +
-                   " tokens only (sliding_window): expected " + expected +
-                   "without shadow, or a context_length of at most " + std::to_string(window.tokens) + "; found \"" +
-                   std::string(row.name) + "\"" +
-                   (shadow > 0 ? " with shadow" : ", which does not keep tokens in order"));
-}
+std::unique_ptr<KvCachePolicy> make_full_attention_policy(const PolicyContext& context, const nlohmann::json& spec);
 
 // Returns what calibration measured of the model; null if nothing.
 std::shared_ptr<const Sensitivity> calibration_of(const PolicyContext& context) {
@@ -189,7 +176,6 @@ std::unique_ptr<KvCachePolicy> make_row_policy(const PolicyContext& context, con
   for (const char* key : {"shadow", "on_drift", "max_kl"}) own.erase(key);
   nlohmann::json parameters = own;
   parameters.erase("policy");
-  check_window(context.window, row, shadow);
   std::unique_ptr<KvCachePolicy> policy = row.create(context, parameters);
   std::optional<KeptPromise> promise;
   std::vector<nlohmann::json> safer;
@@ -211,7 +197,7 @@ std::unique_ptr<KvCachePolicy> make_row_policy(const PolicyContext& context, con
     if (promise) watch.most_drift = promise->most_drift();
     if (steps_up) {
       for (const nlohmann::json& next : safer) {
-        std::shared_ptr<const KvCachePolicy> made = make_policy(context, next);
+        std::shared_ptr<const KvCachePolicy> made = make_full_attention_policy(context, next);
         if (!has_probes(*made)) watch.safer.push_back(std::move(made));
       }
     }
@@ -233,10 +219,10 @@ std::unique_ptr<KvCachePolicy> make_named_policy(const PolicyContext& context, c
   for (const PolicyPreset& preset : policy_presets()) {
     if (preset.name != name) continue;
     try {
-      return make_policy(context, with_parameters(preset.spec));
+      return make_full_attention_policy(context, with_parameters(preset.spec));
     } catch (const ModelLacks&) {
       if (preset.stand_in.is_null()) throw;
-      auto policy = make_policy(context, with_parameters(preset.stand_in));
+      auto policy = make_full_attention_policy(context, with_parameters(preset.stand_in));
       const std::string also = policy->stand_in().empty() ? "" : "; " + policy->stand_in();
       policy->set_stand_in(std::string(policy->name()) + ", because the model was not calibrated" + also);
       return policy;
@@ -274,9 +260,8 @@ std::unique_ptr<KvCachePolicy> make_promised_policy(const PolicyContext& context
   return make_named_policy(context, name, chosen, promise.max_kl);
 }
 
-}  // namespace
-
-std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec) {
+// make_policy() without the layers that have a window.
+std::unique_ptr<KvCachePolicy> make_full_attention_policy(const PolicyContext& context, const nlohmann::json& spec) {
   if (Promise::is_in(spec)) return make_promised_policy(context, spec);
   std::string name = "full";
   nlohmann::json parameters = nlohmann::json::object();
@@ -295,6 +280,14 @@ std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const n
     throw CacheError("kv_cache: expected a policy's name or an object, found " + std::string(spec.type_name()));
   }
   return make_named_policy(context, name, parameters, {});
+}
+
+}  // namespace
+
+std::unique_ptr<KvCachePolicy> make_policy(const PolicyContext& context, const nlohmann::json& spec) {
+  PolicyContext checked = context;
+  checked.shape.n_layers = std::max<int64_t>(1, context.shape.n_layers);  // for a policy that has no layer
+  return add_windows(context, make_full_attention_policy(checked, spec));
 }
 
 }  // namespace smartkv

@@ -41,10 +41,11 @@ struct CacheShape {
 
 struct CacheStats {
   int64_t tokens = 0;        // appended
-  int64_t tokens_kept = 0;   // still represented, averaged over layers
+  int64_t tokens_kept = 0;   // still represented, averaged over the layers with full attention
   int64_t bytes = 0;         // all bytes held: payload, scales, indices, biases, page slack and policy state
+  int64_t window_bytes = 0;  // part of `bytes` in layers with a sliding window, which no policy changes
   int64_t shared_bytes = 0;  // part of `bytes` in pages that other caches also hold
-  int64_t full_bytes = 0;    // bytes of the full cache for the same tokens
+  int64_t full_bytes = 0;    // bytes of the full cache for the same tokens, of layers with a window what they hold
 };
 
 // Rows of new K (after RoPE) and V. k, v: f32 [n, n_kv_heads * head_dim], rows `stride` floats apart.

@@ -135,7 +135,7 @@ TierUse tier_use(const SequenceCache& cache, const CacheShape& shape) {
       for (size_t tier = 0; tier < kTiers; ++tier) use.tokens[tier] += entries[tier];
     }
   }
-  for (double& n : use.tokens) n /= static_cast<double>(shape.n_layers * shape.n_kv_heads);
+  for (double& n : use.tokens) n /= static_cast<double>(std::max<int64_t>(1, shape.n_layers) * shape.n_kv_heads);
   return use;
 }
 

@@ -264,6 +264,7 @@ nlohmann::ordered_json Admission::describe() const {
   result["kv_cache_bytes"] = memory_.kv_cache_bytes;
   if (memory_.kv_offload_bytes > 0) result["kv_offload_bytes"] = memory_.kv_offload_bytes;
   result["kv_cache_bytes_per_token"] = parts_.model->ranks() * parts_.cache_shape.bytes_per_token();
+  result["sliding_window"] = context_.window.tokens;
   result["kv_cache"] = policy_for(nullptr, nullptr)->name();
   const auto speculation = speculation_for(nullptr);
   result["speculative"] = name(speculation == nullptr ? DraftMethod::kOff : speculation->spec.method);

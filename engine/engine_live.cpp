@@ -28,11 +28,16 @@ LiveSequence live_sequence(const Request& request, const Sequence& sequence, con
 }  // namespace
 
 std::vector<LiveSequence> EngineImpl::live(std::optional<int64_t> layer) const {
-  const int64_t n_layers = parts_.cache_shape.n_layers;
+  const ModelConfig& config = parts_.model->config();
+  const int64_t n_layers = config.n_layers;
   if (layer && (*layer < 0 || *layer >= n_layers)) {
     throw RequestError(
         RequestError::Kind::kInvalid, "layer",
         "layer: expected an integer from 0 to " + std::to_string(n_layers - 1) + ", found " + std::to_string(*layer));
+  }
+  if (layer) {
+    const std::vector<int64_t> order = config.cache_order();
+    layer = std::ranges::find(order, *layer) - order.begin();
   }
   std::shared_future<std::vector<LiveSequence>> answer;
   {

@@ -293,6 +293,9 @@ void check(const AttentionShape& shape) {
   if (shape.window < 0) {
     throw std::invalid_argument("attention: window must be at least 0, found " + std::to_string(shape.window));
   }
+  if (!(shape.soft_cap >= 0)) {
+    throw std::invalid_argument("attention: soft_cap must be at least 0, found " + std::to_string(shape.soft_cap));
+  }
   if (!(shape.scale > 0)) {
     throw std::invalid_argument("attention: scale must be above 0, found " + std::to_string(shape.scale));
   }

@@ -100,6 +100,9 @@ struct AttentionShape {
   // A query sees only the last `window` tokens, including its own (sliding-window attention, Beltagy et al. 2020); 0
   // means all. REQUIRES: the last `window` tokens of the segments are in order of position.
   int64_t window = 0;
+  // Scores, the products of query and key after `scale`, become soft_cap tanh(score / soft_cap) before biases are added
+  // (Gemma 2, Gemma Team 2024); 0 for none.
+  float soft_cap = 0;
 };
 
 // Returns the bytes of a segment's K and V over all its KV heads, without channel_order and bias.

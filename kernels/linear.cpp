@@ -14,12 +14,12 @@ namespace {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 void check_operands(const PackedMatrix& matrix, const LinearInput& input, const LinearOutput& output) {
-  const bool swiglu = output.epilogue == Epilogue::kSwiGlu;
-  if (swiglu && matrix.out_features % (2 * kLanes) != 0) {
-    throw std::invalid_argument("linear: SwiGLU expects out_features to be a multiple of 32, found " +
+  const bool gated = is_gated(output.epilogue);
+  if (gated && matrix.out_features % (2 * kLanes) != 0) {
+    throw std::invalid_argument("linear: a gate expects out_features to be a multiple of 32, found " +
                                 std::to_string(matrix.out_features));
   }
-  const int64_t width = swiglu ? matrix.out_features / 2 : matrix.out_features;
+  const int64_t width = gated ? matrix.out_features / 2 : matrix.out_features;
   if (input.rows > 1 && (input.x_stride < matrix.in_features || output.stride < width)) {
     throw std::invalid_argument("linear: expected input and output strides of at least " +
                                 std::to_string(matrix.in_features) + " and " + std::to_string(width) + ", found " +
@@ -153,7 +153,7 @@ void linear(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& inp
   call.k = matrix.in_features;
   call.input = input;
   call.output = output;
-  call.swiglu_bf16 = matrix.type != WeightType::kF32;
+  call.gated_bf16 = matrix.type != WeightType::kF32;
   if (is_integer(matrix.type)) quantize_input(pool, kernels, sums_of(matrix), call, scratch);
 
   if (kernels.widen != nullptr && matrix.type == WeightType::kBf16) widen_input(pool, kernels, call, scratch);

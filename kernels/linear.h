@@ -97,7 +97,10 @@ enum class Epilogue : uint8_t {
   kAdd,    // out += y (f32), for the residual stream
   // out = silu(gate) * up, in the type of x. W interleaves gate and up by 16 rows (16 gate lanes, 16 up lanes, ...).
   kSwiGlu,
+  kGeGlu,  // The same with the tanh approximation of gelu(gate) in place of silu(gate).
 };
+
+inline bool is_gated(Epilogue epilogue) { return epilogue == Epilogue::kSwiGlu || epilogue == Epilogue::kGeGlu; }
 
 // The caller owns x.
 struct LinearInput {
@@ -107,7 +110,7 @@ struct LinearInput {
 };
 
 struct LinearOutput {
-  void* out = nullptr;  // [rows, N] f32; with kSwiGlu [rows, N/2] f32 or bf16 as x is
+  void* out = nullptr;  // [rows, N] f32; with a gate [rows, N/2] f32 or bf16 as x is
   int64_t stride = 0;   // Elements from one row to the next.
   Epilogue epilogue = Epilogue::kStore;
   const float* bias = nullptr;  // [N] or null, added before the epilogue
@@ -119,7 +122,7 @@ struct LinearScratch {
 };
 
 // Computes y = x W^T on the threads of `pool` and applies the epilogue. Throws std::invalid_argument if a stride is too
-// small, or if N is not a multiple of 32 for kSwiGlu.
+// small, or if N is not a multiple of 32 for a gate.
 void linear(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& input, const LinearOutput& output,
             LinearScratch& scratch);
 

@@ -16,7 +16,7 @@ struct LinearCall {
   int64_t k = 0;
   LinearInput input;
   LinearOutput output;
-  bool swiglu_bf16 = false;  // Whether kSwiGlu writes bf16 rather than f32.
+  bool gated_bf16 = false;  // Whether kSwiGlu and kGeGlu write bf16 rather than f32.
   // The quantized x, for integer weights. A value is x_scale * q. x_sum is x_scale times the sum of the group's q; for
   // centred weights it is also multiplied by minus the centre. int6 has one sum for each half of a group, times -32:
   // [rows, K/16].

@@ -33,8 +33,12 @@ TokenRange ShadowSequence::probes(int64_t n) const {
 void ShadowSequence::observe(int64_t layer, const Probe& probe) {
   if (sampling().contains(probe.position)) {
     const auto n_heads = static_cast<int64_t>(probe.q.size()) / shape_.head_dim;
-    const kernels::AttentionShape shape{n_heads, shape_.n_kv_heads, shape_.head_dim,
-                                        1.0f / std::sqrt(static_cast<float>(shape_.head_dim)), shape_.type};
+    const kernels::AttentionShape shape{.n_heads = n_heads,
+                                        .n_kv_heads = shape_.n_kv_heads,
+                                        .head_dim = shape_.head_dim,
+                                        .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)),
+                                        .type = shape_.type,
+                                        .soft_cap = context_.soft_cap};
     kernels::KvBackend& backend = *context_.pool->backend();
     const std::vector<float> output = query_output(backend, shape, *compressed_, layer, probe),
                              full_output = query_output(backend, shape, *full_, layer, probe),

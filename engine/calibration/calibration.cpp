@@ -55,7 +55,7 @@ void for_each_tensor(Of& sensitivity, const Function& function) {
 // all layers are held as f32, beside the cache.
 int64_t tokens_that_fit(const ModelConfig& model, const CacheShape& shape) {
   const int64_t heads = 2 * shape.n_kv_heads + model.n_heads;
-  const int64_t bytes = shape.n_layers * heads * shape.head_dim * 4 + shape.bytes_per_token();
+  const int64_t bytes = model.n_layers * heads * shape.head_dim * 4 + shape.bytes_per_token();
   return std::max<int64_t>(512, available_bytes() / 4 / bytes);
 }
 
@@ -175,7 +175,7 @@ CalibrationTokens calibration_tokens(const Tokenizer& tokenizer, int64_t most, s
 
 std::shared_ptr<const Sensitivity> find_sensitivity(const std::filesystem::path& file, const CacheShape& shape) {
   std::error_code error;
-  if (file.empty() || !std::filesystem::exists(file, error)) return nullptr;
+  if (shape.n_layers == 0 || file.empty() || !std::filesystem::exists(file, error)) return nullptr;
   try {
     return std::make_shared<const Sensitivity>(read_sensitivity(file, shape));
   } catch (const ModelError& problem) {
@@ -230,7 +230,8 @@ std::shared_ptr<const Sensitivity> sensitivity_of(Model& model, const Weights& w
                                                   ThreadPool& threads, const ModelOptions& options) {
   const CacheShape shape = llama_cache_shape(weights.config(), options);
   const std::filesystem::path file = calibration_file(weights);
-  if (options.backend != Backend::kNative || options.tensor_parallel > 1) return find_sensitivity(file, shape);
+  if (options.backend != Backend::kNative || options.tensor_parallel > 1 || shape.n_layers == 0)
+    return find_sensitivity(file, shape);
   return calibrate(model, weights, tokenizer, shape, threads, file);
 }
 

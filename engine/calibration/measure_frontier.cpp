@@ -58,7 +58,8 @@ FrontierPoint point_of(const Candidate& of) {
   point.perplexity_percent = std::max(0.0, 100 * std::expm1(mean + error));
   const CacheStats stats = of.cache->stats();
   point.bytes_per_token =
-      (static_cast<double>(stats.bytes) - of.cache->details().at("shadow_bytes")) / static_cast<double>(stats.tokens);
+      (static_cast<double>(stats.bytes - stats.window_bytes) - of.cache->details().at("shadow_bytes")) /
+      static_cast<double>(stats.tokens);
   return point;
 }
 

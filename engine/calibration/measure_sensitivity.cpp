@@ -39,8 +39,8 @@ constexpr double kFloor = 1e-3;         // least importance of a token, relative
 // Qwen2.5-Coder-0.5B from 0.0105 to 0.0121.
 constexpr float kFirstLayer = 4;
 
-// Queries, keys and values of a text, by layer: k [tokens, n_kv_heads, head_dim] after RoPE, v like k, and
-// q [n, n_heads, head_dim] after RoPE, of the blocks of kQueryRows queries that begin at starts.
+// Queries, keys and values of a text, by layer as caches number them: k [tokens, n_kv_heads, head_dim] after RoPE, v
+// like k, and q [n, n_heads, head_dim] after RoPE, of the blocks of kQueryRows queries that begin at starts.
 struct Rows {
   std::vector<std::vector<float>> q, k, v;
   std::vector<int64_t> starts;
@@ -370,10 +370,12 @@ struct Tail {
 Rows record(Model& model, const KvCachePolicy& full, const CacheShape& shape, int64_t n_heads,
             std::span<const TokenId> text, std::vector<double>* residual, std::vector<Tail>* tails) {
   const auto vocab = static_cast<size_t>(model.config().vocab_size);
-  Rows rows(shape, n_heads, std::ssize(text));
+  CacheShape whole = shape;
+  whole.n_layers = model.config().n_layers;
+  Rows rows(whole, n_heads, std::ssize(text));
   const std::unique_ptr<SequenceCache> cache = full.new_sequence(std::ssize(text));
   RecordingCache recording(*cache, shape, n_heads, &rows);
-  std::vector<std::vector<float>> squares(static_cast<size_t>(shape.n_layers));
+  std::vector<std::vector<float>> squares(static_cast<size_t>(whole.n_layers));
   model.watch_residual([&](int64_t layer, float square) { squares[static_cast<size_t>(layer)].push_back(square); });
   std::vector<float> last;  // of a pass: without logits it would not compute the last layer's residual stream
   auto tail = tails->begin();
@@ -426,7 +428,9 @@ class AnswerMeasure {
             [&model](int64_t position, float* cos, float* sin) { model.rope_angles(position, cos, sin); }, nullptr)),
         widths_(allocate_widths(sensitivity, shape, 0, kTrialBits, false, rotations_, nullptr)),
         // Several sides share a pass, because few rows use the weights of a pass badly.
-        at_once_(std::clamp<int64_t>(available_bytes() / 4 / (std::ssize(text) * shape.bytes_per_token()), 1, 4)) {}
+        at_once_(std::clamp<int64_t>(
+            available_bytes() / 4 * shape.n_layers / (std::ssize(text) * shape.bytes_per_token() * std::ssize(rows.k)),
+            1, 4)) {}
 
   int64_t at_once() const { return at_once_; }
   // Returns G of each side. sides: at most at_once().
@@ -467,7 +471,7 @@ class AnswerMeasure {
   void fill(SequenceCache* cache, int64_t end, const Side& side, const std::vector<float>& coded) const {
     const int64_t at = cache->tokens(), n = end - at, width = shape_.n_kv_heads * shape_.head_dim;
     cache->reserve(n);
-    for (int64_t layer = 0; layer < shape_.n_layers; ++layer) {
+    for (int64_t layer = 0; layer < std::ssize(rows_.k); ++layer) {
       const float *k = rows_.k[static_cast<size_t>(layer)].data(), *v = rows_.v[static_cast<size_t>(layer)].data();
       if (layer == side.layer) (side.is_k ? k : v) = coded.data();
       cache->write(layer, {k + at * width, v + at * width, width, 0, n});
@@ -577,7 +581,10 @@ Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Cach
   std::vector<Tail> tails;
   for (int64_t i = 5; by_answers && i <= 8; ++i) tails.push_back({i * (tokens / 8) - kTailTokens, {}});
   std::vector<double> residual;
-  const std::unique_ptr<KvCachePolicy> full = model.make_policy(policy_context(model, shape, &threads), "full");
+  PolicyContext context = policy_context(model, shape, &threads);
+  context.window.tokens = tokens;  // nothing leaves, so that passes may end anywhere
+  const std::unique_ptr<KvCachePolicy> full = model.make_policy(context, "full");
+  const std::vector<int64_t> order = model.config().cache_order();
   const Rows rows = record(model, *full, shape, n_heads, text, &residual, &tails);
   Sensitivity found{shape.n_layers, kv, dim, {}, {}, {}};
   found.importance.resize(static_cast<size_t>(shape.n_layers * kv));
@@ -585,11 +592,12 @@ Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Cach
   found.v = found.k;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   for (int64_t layer = 0; layer < shape.n_layers; ++layer) {
-    const std::vector<double> projection = projection_products(served, layer, kv, group, dim);
+    const int64_t of_model = order[static_cast<size_t>(layer)];
+    const std::vector<double> projection = projection_products(served, of_model, kv, group, dim);
     for (int64_t head = 0; head < kv; ++head) {
       const auto i = static_cast<size_t>(layer * kv + head);
       HeadMeasure(model, shape, layer, head, group, rows)
-          .find(model, threads, projection, head, scale, residual[static_cast<size_t>(layer)], &found.k[i], &found.v[i],
+          .find(model, threads, projection, head, scale, residual[static_cast<size_t>(of_model)], &found.k[i], &found.v[i],
                 &found.importance[i]);
     }
   }

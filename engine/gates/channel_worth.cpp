@@ -48,8 +48,8 @@ std::shared_ptr<const ChannelWorth> load_channel_worth(const std::filesystem::pa
                        all.value("model_identity", json()).dump());
     }
     auto worth = std::make_shared<ChannelWorth>();
-    const int64_t pairs[] = {model.n_layers, model.n_kv_heads, model.head_dim / 2},
-                  channels[] = {model.n_layers, model.n_kv_heads, model.head_dim};
+    const int64_t pairs[] = {model.n_full_layers(), model.n_kv_heads, model.head_dim / 2},
+                  channels[] = {model.n_full_layers(), model.n_kv_heads, model.head_dim};
     flatten(all["layers"], pairs, "layers", &worth->keys);
     flatten(all["values"], channels, "values", &worth->values);
     return worth;

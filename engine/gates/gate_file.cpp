@@ -72,9 +72,12 @@ std::vector<int64_t> importance_shape(const ModelConfig& model) {
 }
 
 std::vector<GateLayer> read_layers(const SafetensorsFile& file, const ModelConfig& model) {
-  std::vector<GateLayer> layers(static_cast<size_t>(model.n_layers));
-  for (int64_t index = 0; index < model.n_layers; ++index) {
-    GateLayer& layer = layers[static_cast<size_t>(index)];
+  std::vector<int64_t> order = model.cache_order();
+  order.resize(static_cast<size_t>(model.n_full_layers()));
+  std::vector<GateLayer> layers(order.size());
+  for (size_t place = 0; place < order.size(); ++place) {
+    GateLayer& layer = layers[place];
+    const int64_t index = order[place];
     for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
       const auto [out, in] = GateLayer::shape(i, model.head_dim);
       layer.weight[i] = read(file, tensor_name(index, i, "weight"), {out, in});

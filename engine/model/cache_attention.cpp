@@ -10,18 +10,24 @@ namespace smartkv {
 CacheAttention::CacheAttention(const Weights& weights, const ModelConfig& config, kernels::KvType type,
                                ThreadPool& pool, std::shared_ptr<kernels::KvBackend> backend)
     : config_(config),
+      cache_layers_(static_cast<size_t>(config.n_layers)),
       shape_{config.n_heads, config.n_kv_heads, config.head_dim, 1.0f / std::sqrt(static_cast<float>(config.head_dim)),
              type},
       norms_(static_cast<size_t>(config.n_layers)),
       rope_(config.rope, config.head_dim, config.context_length),
+      window_rope_(config.window_rope(), config.head_dim, config.context_length),
+      two_ropes_(config.window_rope_theta > 0),
       query_scale_(config.attention_multiplier > 0 ? static_cast<float>(config.attention_multiplier *
                                                                         std::sqrt(static_cast<double>(config.head_dim)))
                                                    : 1.0f),
       pool_(pool),
       backend_(backend != nullptr ? std::move(backend) : kernels::make_cpu_kv_backend(&pool)) {
+  shape_.soft_cap = static_cast<float>(config.attention_soft_cap);
+  const std::vector<int64_t> order = config.cache_order();
+  for (size_t i = 0; i < order.size(); ++i) cache_layers_[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
   try {
     kernels::AttentionShape widest = shape_;
-    widest.window = config.sliding_window;
+    for (int64_t i = 0; i < config.n_layers; ++i) widest.window = std::max(widest.window, config.window(i));
     backend_->check(widest);
   } catch (const std::invalid_argument& error) {
     throw ModelError(config.name + ": KV cache on " + std::string(backend_->name()) + ": " + error.what());
@@ -78,16 +84,19 @@ void CacheAttention::begin(std::span<const SequenceInput> batch) {
     wanted_rows_ += batch[i].n_logits;
     guard(i, [n](SequenceCache& cache) { cache.reserve(n); });
   }
-  angles_.grow(static_cast<size_t>(rows_ * config_.head_dim) * sizeof(float));
+  const int64_t angles = rows_ * config_.head_dim;  // of one rope
+  const auto angle_bytes = static_cast<size_t>((two_ropes_ ? 2 : 1) * angles) * sizeof(float);
+  angles_.grow(angle_bytes);
   pool_.parallel_for(static_cast<int64_t>(pieces_.size()), [&](int64_t p) {
     const Piece& piece = pieces_[static_cast<size_t>(p)];
     const int64_t position = batch_[static_cast<size_t>(piece.input)].cache->tokens() + piece.first;
     for (int64_t i = 0; i < piece.n; ++i) {
       float* cos = angles_.as<float>() + (piece.row + i) * config_.head_dim;
       rope_.angles(position + i, cos, cos + config_.head_dim / 2);
+      if (two_ropes_) window_rope_.angles(position + i, cos + angles, cos + angles + config_.head_dim / 2);
     }
   });
-  if (device_rows_) row_angles_.set(angles_.data(), static_cast<size_t>(rows_ * config_.head_dim) * sizeof(float));
+  if (device_rows_) row_angles_.set(angles_.data(), angle_bytes);
   prefetch(0);
 }
 
@@ -96,7 +105,7 @@ void CacheAttention::prefetch(int64_t layer) {
   if (layer == config_.n_layers || !backend_->prefetches()) return;
   ahead_.clear();
   for (size_t i = 0; i < batch_.size(); ++i) {
-    guard(i, [&](SequenceCache& cache) { cache.view(layer, tokens(i), &ahead_); });
+    guard(i, [&](SequenceCache& cache) { cache.view(cache_layer(layer), tokens(i), &ahead_); });
   }
   backend_->prefetch(ahead_);
 }
@@ -112,7 +121,8 @@ kernels::HeadRows CacheAttention::head_rows(int64_t layer, float* qkv, int64_t f
   rows.norm_heads_together = config_.qk_norm == QkNorm::kProjection;
   rows.norm_eps = static_cast<float>(config_.qk_norm_eps > 0 ? config_.qk_norm_eps : config_.rms_norm_eps);
   rows.query_factor = query_scale_;
-  rows.angles = config_.has_rope(layer) ? angles + first * config_.head_dim : nullptr;
+  const int64_t row = two_ropes_ && config_.has_window(layer) ? rows_ + first : first;
+  rows.angles = config_.has_rope(layer) ? angles + row * config_.head_dim : nullptr;
   return rows;
 }
 
@@ -127,7 +137,7 @@ void CacheAttention::write(int64_t layer, float* qkv) {
     if (!device_rows_) kernels::qk_norm_rope(shape_, head_rows(layer, qkv, piece.row, piece.n));
     const float* k = qkv + piece.row * width + q_width();
     try {
-      batch_[input].cache->write(layer, {k, k + kv_width, width, piece.first, piece.n});
+      batch_[input].cache->write(cache_layer(layer), {k, k + kv_width, width, piece.first, piece.n});
     } catch (...) {
       const std::lock_guard lock(write_failures_mutex_);
       write_failures_[input] = std::current_exception();
@@ -153,7 +163,7 @@ void CacheAttention::attend(int64_t layer, float* qkv, void* attended) {
     row += n;
     if (active == 0) continue;
     views_[i].clear();
-    guard(i, [&](SequenceCache& cache) { cache.view(layer, n, &views_[i]); });
+    guard(i, [&](SequenceCache& cache) { cache.view(cache_layer(layer), n, &views_[i]); });
     if (!failed(i)) tasks_.push_back({qkv + (row - active) * qkv_width(), qkv_width(), active, views_[i], out});
     out += active * row_bytes;
   }
@@ -161,8 +171,9 @@ void CacheAttention::attend(int64_t layer, float* qkv, void* attended) {
   observe(layer, qkv);
 }
 
-// Shows the attention of the probe queries to the caches that asked for them.
+// Shows the attention of the probe queries to the caches that asked for them. A policy has no layer with a window.
 void CacheAttention::observe(int64_t layer, const float* qkv) {
+  if (config_.has_window(layer)) return;
   take_probes(layer, qkv);
   if (mass_tasks_.empty()) return;
   int64_t floats = 0;
@@ -204,7 +215,7 @@ void CacheAttention::take_probes(int64_t layer, const float* qkv) {
     if (probes.empty()) continue;
     std::vector<kernels::KvSegment>& view = views_[i];
     view.clear();
-    guard(i, [&](SequenceCache& cache) { cache.view(layer, probes.end - begin, &view); });
+    guard(i, [&](SequenceCache& cache) { cache.view(cache_layer(layer), probes.end - begin, &view); });
     if (failed(i)) continue;
     mass_tasks_.push_back({qkv + (first_row + probes.first - begin) * qkv_width(), qkv_width(),
                            probes.end - probes.first, view, nullptr});
@@ -224,7 +235,7 @@ void CacheAttention::show_probes(int64_t layer) {
     for (int64_t i = 0; i < task.n; ++i, ++seen) {
       const auto size = static_cast<size_t>(config_.n_kv_heads * seen);
       const Probe probe{probes.first + i, {task.q + i * task.q_stride, static_cast<size_t>(q_width())}, {from, size}};
-      guard(input, [&](SequenceCache& cache) { cache.observe(layer, probe); });
+      guard(input, [&](SequenceCache& cache) { cache.observe(cache_layer(layer), probe); });
       from += size;
     }
   }

@@ -78,6 +78,7 @@ class CacheAttention {
 
   // Describes rows [first, first + n) of the pass for the qk-norm and RoPE.
   kernels::HeadRows head_rows(int64_t layer, float* qkv, int64_t first, int64_t n) const;
+  int64_t cache_layer(int64_t layer) const { return cache_layers_[static_cast<size_t>(layer)]; }
   void prefetch(int64_t layer);  // Announces the segments that the layer will read, if the backend prefetches.
   void write(int64_t layer, float* qkv);
   void observe(int64_t layer, const float* qkv);
@@ -86,10 +87,12 @@ class CacheAttention {
   void show_probes(int64_t layer);
 
   const ModelConfig& config_;
-  kernels::AttentionShape shape_;  // `window` is set for each layer in turn.
-  std::vector<HeadNorms> norms_;   // [n_layers]
+  std::vector<int64_t> cache_layers_;  // [n_layers]: the number that caches give the layer.
+  kernels::AttentionShape shape_;      // `window` is set for each layer in turn.
+  std::vector<HeadNorms> norms_;       // [n_layers]
   int64_t norm_bytes_ = 0;
-  Rope rope_;
+  Rope rope_, window_rope_;  // of layers with full attention, and of those with a window
+  bool two_ropes_;
   // Factor of the queries for models with an attention_multiplier; attention itself divides by sqrt(head_dim).
   float query_scale_;
   ThreadPool& pool_;
@@ -104,7 +107,8 @@ class CacheAttention {
   std::vector<std::exception_ptr> failures_;        // One per input; null if it has not failed.
   std::vector<std::exception_ptr> write_failures_;  // The same for the parallel writes of one layer.
   std::mutex write_failures_mutex_;
-  AlignedBuffer angles_;                                // cos, then sin: f32 [rows, 2, head_dim / 2]
+  // cos, then sin: f32 [rows, 2, head_dim / 2]; if there are two ropes, then the same of the second.
+  AlignedBuffer angles_;
   kernels::RowMemory row_angles_;                       // A copy of angles_ on the device, if the rows are on a device.
   std::vector<std::vector<kernels::KvSegment>> views_;  // One view per input.
   std::vector<kernels::KvSegment> ahead_;               // Segments of all inputs in the next layer, for prefetching.

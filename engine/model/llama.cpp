@@ -44,7 +44,9 @@ ModelConfig served_config(ModelConfig config, const ModelOptions& options) {
     config.rope.magnitude = scaling == RopeScaling::kYarn ? 0.1 * std::log(factor) + 1 : 1;
   }
   if (options.context_length > 0) config.context_length = options.context_length;
-  if (config.context_length <= config.sliding_window) config.sliding_window = 0;  // The window hides nothing.
+  // The window hides nothing. If some layers have full attention, a cache divides the layers all the same, so that what
+  // was measured of a model is for every context length.
+  if (config.context_length <= config.sliding_window && config.window_layers.empty()) config.sliding_window = 0;
   return config;
 }
 
@@ -185,7 +187,8 @@ LlamaStorage llama_storage(const ModelOptions& options, const Weights& weights) 
 }
 
 CacheShape llama_cache_shape(const ModelConfig& config, const ModelOptions& options) {
-  return {config.n_layers, config.n_kv_heads, padded_config(config).head_dim, activation_type(options)};
+  return {served_config(config, options).n_full_layers(), config.n_kv_heads, padded_config(config).head_dim,
+          activation_type(options)};
 }
 
 }  // namespace smartkv

@@ -21,8 +21,8 @@ std::string stored_weights(const ModelOptions& options, const Weights& weights);
 // Packs the weights and returns the model. `weights` is not needed afterwards; `pool` must outlive the model.
 //  - progress: called with the loaded fraction, 0 to 1; may be null.
 //  - kv_backend: holds the caches of the model. If it is null, they are on the device of the options.
-// If the context is not longer than the model's sliding window, the model has no window, because the window hides
-// nothing. Throws ModelError.
+// If all layers have a sliding window that is not shorter than the context, the model has no window, because the window
+// hides nothing. Throws ModelError.
 std::unique_ptr<Model> load_llama(const Weights& weights, const ModelOptions& options, ThreadPool& pool,
                                   const std::function<void(double)>& progress = nullptr,
                                   std::shared_ptr<kernels::KvBackend> kv_backend = nullptr);
@@ -35,7 +35,8 @@ using BackendLoader = std::function<std::unique_ptr<LlamaBackend>(const Weights&
 std::unique_ptr<Model> make_llama(const Weights& weights, const ModelOptions& options, ThreadPool& pool,
                                   const BackendLoader& load, std::shared_ptr<kernels::KvBackend> kv_backend = nullptr);
 
-// Returns the shape of the caches that a model of load_llama() reads and writes under these options.
+// Returns the shape that policies see of the caches of a model of load_llama() under these options: that of the layers
+// with full attention, of which there may be none.
 CacheShape llama_cache_shape(const ModelConfig& config, const ModelOptions& options);
 
 }  // namespace smartkv

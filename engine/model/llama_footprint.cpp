@@ -20,7 +20,7 @@ std::string layer_name(int64_t layer) { return "model.layers." + std::to_string(
 // Returns the bytes of the norms and biases of a layer.
 int64_t layer_float_bytes(const Weights& weights, const ModelConfig& c, int64_t layer) {
   const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
-  int64_t floats = 2 * c.hidden_size;
+  int64_t floats = (c.norm_placement == NormPlacement::kBoth ? 4 : 2) * c.hidden_size;
   if (c.qk_norm == QkNorm::kHead) floats += 2 * c.head_dim;
   if (c.qk_norm == QkNorm::kProjection) floats += q + kv;
   if (c.attention_bias) floats += q + 2 * kv;

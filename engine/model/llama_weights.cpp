@@ -124,9 +124,11 @@ int64_t LlamaWeights::bytes() const {
   for (const LlamaLayerWeights& layer : layers) {
     for (const kernels::PackedMatrix& part : layer.qkv) bytes += part.bytes();
     bytes += layer.output.bytes() + layer.gate_up.bytes() + layer.down.bytes();
-    bytes += static_cast<int64_t>((layer.attention_norm.size() + layer.mlp_norm.size() + layer.qkv_bias.size() +
-                                   layer.output_bias.size() + layer.gate_up_bias.size() + layer.down_bias.size()) *
-                                  sizeof(float));
+    for (const auto* floats :
+         {&layer.attention_norm, &layer.attention_output_norm, &layer.mlp_norm, &layer.mlp_output_norm, &layer.qkv_bias,
+          &layer.output_bias, &layer.gate_up_bias, &layer.down_bias}) {
+      bytes += static_cast<int64_t>(floats->size() * sizeof(float));
+    }
   }
   return bytes;
 }
@@ -190,11 +192,14 @@ LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool
   for (int64_t i = 0; i < c.n_layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
     LlamaLayerWeights& w = packed.layers.emplace_back();
-    const bool on_input = c.norm_placement == NormPlacement::kInput;
-    const char* const attention_norm = on_input ? "input_layernorm.weight" : "post_attention_layernorm.weight";
-    const char* const mlp_norm = on_input ? "post_attention_layernorm.weight" : "post_feedforward_layernorm.weight";
-    w.attention_norm = read_vector(weights, layer + attention_norm, hidden);
-    w.mlp_norm = read_vector(weights, layer + mlp_norm, hidden);
+    const NormNames norms = norm_names(c.norm_placement);
+    const auto norm = [&](const std::string& name) {
+      return name.empty() ? std::vector<float>() : read_vector(weights, layer + name + ".weight", hidden);
+    };
+    w.attention_norm = norm(norms.attention_input);
+    w.attention_output_norm = norm(norms.attention_output);
+    w.mlp_norm = norm(norms.mlp_input);
+    w.mlp_output_norm = norm(norms.mlp_output);
     for (const Stacked& part : stack_qkv(weights, storage, layer + "self_attn.")) {
       std::vector<Source> sources;
       int64_t row = 0;

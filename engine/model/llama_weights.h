@@ -17,8 +17,8 @@ inline constexpr int64_t kLanes = 16;  // rows that are packed together
 int bits_of(kernels::WeightType type);
 
 struct LlamaLayerWeights {
-  // [hidden_size]. Applied to the input or the output of attention and MLP (ModelConfig::norm_placement).
-  std::vector<float> attention_norm, mlp_norm;
+  // [hidden_size]. Applied to the input and the output of attention and MLP; empty where there is none (norm_names()).
+  std::vector<float> attention_norm, attention_output_norm, mlp_norm, mlp_output_norm;
   // q, k and v: [(n_heads + 2 n_kv_heads) head_dim, hidden_size] together. Neighbours with the same format share a
   // matrix.
   std::vector<kernels::PackedMatrix> qkv;

@@ -1,5 +1,6 @@
 #include "engine/model/native_backend.h"
 
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -68,15 +69,17 @@ class NativeBackend final : public LlamaBackend {
 
   void finish_layer(int64_t layer, const void* attended) override {
     const LlamaLayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-    project_residual(w.output, attended, w.output_bias, w.attention_norm);
+    project_residual(w.output, attended, w.output_bias, w.attention_output_norm);
     for (int64_t row = 0; watch_ != nullptr && row < rows_; ++row) {
       const float* const x = x_.as<float>() + row * config_.hidden_size;
       watch_(layer, std::inner_product(x, x + config_.hidden_size, x, 0.0f));
     }
     norm_input(w.mlp_norm);
-    run_linear(w.gate_up, normed_.data(),
-               {gated_.data(), config_.intermediate_size, Epilogue::kSwiGlu, data_of(w.gate_up_bias)});
-    project_residual(w.down, gated_.data(), w.down_bias, w.mlp_norm);
+    run_linear(
+        w.gate_up, normed_.data(),
+        {gated_.data(), config_.intermediate_size,
+         config_.activation == Activation::kGelu ? Epilogue::kGeGlu : Epilogue::kSwiGlu, data_of(w.gate_up_bias)});
+    project_residual(w.down, gated_.data(), w.down_bias, w.mlp_output_norm);
   }
 
   void head(float* logits) override {
@@ -87,9 +90,13 @@ class NativeBackend final : public LlamaBackend {
     } else {
       run_partial_head(tokens, logits);
     }
-    if (config_.logits_divisor == 1.0) return;
+    if (config_.logits_divisor == 1.0 && config_.logit_soft_cap == 0.0) return;
     pool_.parallel_for(rows_, [&](int64_t row) {
-      scale(logits + row * config_.vocab_size, config_.vocab_size, 1.0 / config_.logits_divisor);
+      float* const of_row = logits + row * config_.vocab_size;
+      scale(of_row, config_.vocab_size, 1.0 / config_.logits_divisor);
+      if (config_.logit_soft_cap == 0.0) return;
+      const auto cap = static_cast<float>(config_.logit_soft_cap);
+      for (int64_t i = 0; i < config_.vocab_size; ++i) of_row[i] = cap * std::tanh(of_row[i] / cap);
     });
   }
 
@@ -107,9 +114,9 @@ class NativeBackend final : public LlamaBackend {
                       static_cast<float>(config_.rms_norm_eps), type_, normed_.data());
   }
 
-  // normed_ = the input of attention or MLP: RMSNorm(x), or x itself if norms are applied to outputs
+  // normed_ = the input of attention or MLP: RMSNorm(x), or x itself if there is no norm of inputs
   void norm_input(const std::vector<float>& weight) {
-    if (config_.norm_placement == NormPlacement::kInput) return norm(weight);
+    if (!weight.empty()) return norm(weight);
     const auto n = static_cast<size_t>(config_.hidden_size);
     pool_.parallel_for(rows_, [&](int64_t row) {
       const float* x = x_.as<float>() + row * config_.hidden_size;
@@ -139,7 +146,7 @@ class NativeBackend final : public LlamaBackend {
   // x += multiplier * norm(input W^T). Norm and multiplier apply only if the model has them here.
   void project_residual(const kernels::PackedMatrix& matrix, const void* input, const std::vector<float>& bias,
                         const std::vector<float>& norm_weight) {
-    const bool normed = config_.norm_placement == NormPlacement::kOutput;
+    const bool normed = !norm_weight.empty();
     if (!normed && config_.residual_multiplier == 1.0) {
       run_linear(matrix, input, {x_.data(), config_.hidden_size, Epilogue::kAdd, data_of(bias)});
       return;

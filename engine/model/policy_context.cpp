@@ -4,9 +4,7 @@
 
 namespace smartkv {
 
-SlidingWindow sliding_window(const ModelConfig& config) {
-  return {config.sliding_window, config.window_layers.empty()};
-}
+SlidingWindow sliding_window(const ModelConfig& config) { return {config.sliding_window, config.n_window_layers()}; }
 
 PolicyContext policy_context(const Model& model, const CacheShape& shape, ThreadPool* threads, const GateSources& gates,
                              std::function<std::shared_ptr<const Sensitivity>()> sensitivity) {
@@ -33,6 +31,7 @@ PolicyContext policy_context(const Model& model, const CacheShape& shape, Thread
   };
   context.load_sensitivity = std::move(sensitivity);
   context.heads = model.heads();
+  context.soft_cap = static_cast<float>(model.config().attention_soft_cap);
   context.window = sliding_window(model.config());
   return context;
 }

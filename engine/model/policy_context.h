@@ -7,7 +7,7 @@
 
 namespace smartkv {
 
-// Returns the sliding window of the model, as policies need to know it.
+// Returns the sliding window of the model and the number of layers that have it.
 SlidingWindow sliding_window(const ModelConfig& config);
 
 // Returns a context with a page pool of its own. `model` and `threads` must outlive the context and its policies. If

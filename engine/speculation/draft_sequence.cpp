@@ -64,8 +64,7 @@ void DraftSequence::mirror_to(SequenceCache* target) {
   if (speculation_->pillar) {
     mirror_ = std::make_unique<PillarMirror>(target, static_cast<PillarCache*>(cache_.get()));
   } else if (speculation_->mirrored) {
-    const PolicyContext& context = *speculation_->drafter->context;
-    mirror_ = std::make_unique<MirroredCache>(context.shape, context.pool->backend(), target, cache_.get());
+    mirror_ = std::make_unique<MirroredCache>(*speculation_->drafter->context, target, cache_.get());
   }
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cache/forwarding_cache.h"
+#include "cache/policy.h"
 #include "kernels/kv_backend.h"
 
 namespace smartkv {
@@ -25,13 +26,12 @@ int64_t room_to_boundary(const SequenceCache& draft);
 // stats(), fork() and resume() are those of the target's cache; the owner asks the draft's cache itself.
 class MirroredCache final : public ForwardingCache {
  public:
-  // `backend` holds the draft's pages. Both caches outlive this.
-  MirroredCache(const CacheShape& shape, std::shared_ptr<kernels::KvBackend> backend, SequenceCache* target,
-                SequenceCache* draft)
+  // `context` is that of the draft's policy; its backend holds the draft's pages. Both caches outlive this.
+  MirroredCache(const PolicyContext& context, SequenceCache* target, SequenceCache* draft)
       : ForwardingCache({target}),
-        backend_(std::move(backend)),
-        width_(shape.n_kv_heads * shape.head_dim),
-        kept_(static_cast<size_t>(shape.n_layers)),
+        backend_(context.pool->backend()),
+        width_(context.shape.n_kv_heads * context.shape.head_dim),
+        kept_(static_cast<size_t>(context.n_layers())),
         target_(target),
         draft_(draft) {}
 

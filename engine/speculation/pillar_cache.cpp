@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cache/boundaries.h"
+#include "cache/layered_cache.h"
 #include "cache/parameters.h"
 
 namespace smartkv {
@@ -49,10 +50,13 @@ kernels::TokenPlace place(const KvSegment& page, int64_t head, int64_t slot) {
 
 class PillarPolicy final : public KvCachePolicy {
  public:
-  PillarPolicy(const PolicyContext& context, const PillarOptions& options) : context_(&context), options_(options) {}
+  PillarPolicy(const PolicyContext& context, const PillarOptions& options) : context_(&context), options_(options) {
+    if (context.window.n_layers > 0) windows_ = make_window_policy(context);
+  }
   std::string_view name() const override { return kPillarAttn; }
-  int64_t max_bytes(int64_t /*prompt_tokens*/, int64_t n_tokens) const override {
-    return PillarCache::max_bytes(context_->shape, options_, n_tokens);
+  int64_t max_bytes(int64_t prompt_tokens, int64_t n_tokens) const override {
+    return PillarCache::max_bytes(context_->shape, options_, n_tokens) +
+           (windows_ == nullptr ? 0 : windows_->max_bytes(prompt_tokens, n_tokens));
   }
   std::unique_ptr<SequenceCache> new_sequence(int64_t prompt_tokens) const override {
     return std::make_unique<PillarCache>(*context_, options_, prompt_tokens);
@@ -61,6 +65,7 @@ class PillarPolicy final : public KvCachePolicy {
  private:
   const PolicyContext* context_;
   PillarOptions options_;
+  std::unique_ptr<KvCachePolicy> windows_;  // null if no layer has a window
 };
 
 }  // namespace
@@ -73,7 +78,19 @@ PillarCache::PillarCache(const PolicyContext& context, const PillarOptions& opti
       chosen_(static_cast<size_t>(context.shape.n_layers)),
       state_(context.pool) {}
 
-PillarCache::PillarCache(const PillarCache& other) = default;
+PillarCache::PillarCache(const PillarCache& other)
+    : SequenceCache(other),
+      context_(other.context_),
+      options_(other.options_),
+      prompt_tokens_(other.prompt_tokens_),
+      tokens_(other.tokens_),
+      committed_(other.committed_),
+      n_chosen_(other.n_chosen_),
+      first_(other.first_),
+      rows_(other.rows_),
+      chosen_(other.chosen_),
+      state_(other.state_),
+      windows_(other.windows_ == nullptr ? nullptr : other.windows_->fork()) {}
 
 std::unique_ptr<SequenceCache> PillarCache::fork() const {
   return std::unique_ptr<SequenceCache>(new PillarCache(*this));
@@ -89,18 +106,34 @@ int64_t PillarCache::max_growth(int64_t n) const {
   const int64_t rows = std::max(this->rows(tokens_), chosen + std::min(rows_after(options_), tokens_ + n));
   int64_t bytes = std::max<int64_t>(0, state_bytes(shape(), chosen) - state_.bytes());
   for (const DenseLayer& layer : rows_) bytes += layer.growth(0, rows);
+  if (windows_ != nullptr) bytes += windows_->max_growth(n);
   return bytes;
 }
 
 void PillarCache::reserve(int64_t n) {
   for (DenseLayer& layer : rows_) layer.reserve(rows(tokens_), rows(tokens_ + n));
+  if (windows_ != nullptr) windows_->reserve(n);
 }
 
+void PillarCache::advance(int64_t n) {
+  tokens_ += n;
+  if (windows_ != nullptr) windows_->advance(n);
+}
+
+void PillarCache::follow_target(int64_t n, const SequenceCache* windows) {
+  tokens_ += n;
+  windows_ = windows == nullptr ? nullptr : windows->fork();
+}
+
+int64_t PillarCache::next_boundary() const { return windows_ == nullptr ? kNoBoundary : windows_->next_boundary(); }
+
 void PillarCache::write(int64_t layer, const KvRows& rows) {
+  if (layer >= shape().n_layers) return windows_->write(layer - shape().n_layers, rows);
   rows_[static_cast<size_t>(layer)].write(this->rows(tokens_ + rows.first), rows);
 }
 
 void PillarCache::view(int64_t layer, int64_t n_new, std::vector<KvSegment>* segments) const {
+  if (layer >= shape().n_layers) return windows_->view(layer - shape().n_layers, n_new, segments);
   rows_[static_cast<size_t>(layer)].append_view(rows(tokens_ + n_new), segments);
 }
 
@@ -112,16 +145,19 @@ void PillarCache::check_uncommitted(const std::string& call, int64_t n_tokens) c
 
 void PillarCache::truncate(int64_t n_tokens) {
   check_uncommitted("truncate", n_tokens);
+  if (windows_ != nullptr) windows_->truncate(n_tokens);
   tokens_ = n_tokens;
   for (DenseLayer& layer : rows_) layer.truncate(rows(n_tokens));
 }
 
 void PillarCache::commit(int64_t n_tokens) {
   check_uncommitted("commit", n_tokens);
+  if (windows_ != nullptr) windows_->commit(n_tokens);
   committed_ = n_tokens;
 }
 
 std::vector<int64_t> PillarCache::positions(int64_t layer, int64_t head) const {
+  if (layer >= shape().n_layers) return windows_->positions(layer - shape().n_layers, head);
   const std::vector<int32_t>& of_layer = chosen_[static_cast<size_t>(layer)];
   const auto begin = of_layer.begin() + head * n_chosen_;
   std::vector<int64_t> positions(begin, begin + n_chosen_);
@@ -139,6 +175,12 @@ CacheStats PillarCache::stats() const {
     stats.shared_bytes += layer.shared_bytes();
   }
   stats.full_bytes = dense_bytes(shape(), tokens_);
+  if (windows_ == nullptr) return stats;
+  const CacheStats windows = windows_->stats();
+  stats.bytes += windows.bytes;
+  stats.window_bytes = windows.bytes;
+  stats.shared_bytes += windows.shared_bytes;
+  stats.full_bytes += windows.bytes;
   return stats;
 }
 
@@ -189,7 +231,17 @@ void PillarCache::choose(int64_t layer, const Probe& probe, int64_t n, std::span
 
 PillarMirror::PillarMirror(SequenceCache* target, PillarCache* draft)
     : ForwardingCache({target, draft}), target_(target), draft_(draft) {
-  draft_->advance(target->tokens() - draft->tokens());  // earlier tokens need no rows
+  show(target->tokens() - draft->tokens());  // earlier tokens need no rows
+}
+
+void PillarMirror::show(int64_t n) {
+  const auto* layered = dynamic_cast<const LayeredCache*>(target_);
+  draft_->follow_target(n, layered == nullptr ? nullptr : &layered->windows());
+}
+
+void PillarMirror::advance(int64_t n) {
+  target_->advance(n);
+  show(n);
 }
 
 void PillarMirror::reserve(int64_t n) {
@@ -215,9 +267,9 @@ bool is_pillar(const nlohmann::json& kv_cache) {
 
 std::unique_ptr<KvCachePolicy> make_pillar_policy(const PolicyContext& context, const nlohmann::json& kv_cache,
                                                   int64_t drafted) {
-  if (context.window.tokens > 0) {
-    throw CacheError(
-        "kv_cache: policy \"pillar_attn\" does not keep tokens in order, as layers with a sliding_window need");
+  if (context.shape.n_layers == 0) {
+    throw CacheError("kv_cache: policy \"pillar_attn\" needs a layer with full attention, found a sliding_window of " +
+                     std::to_string(context.window.tokens) + " tokens in all layers");
   }
   nlohmann::json parameters = kv_cache.is_object() ? kv_cache : nlohmann::json::object();
   parameters.erase("policy");

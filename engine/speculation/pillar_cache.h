@@ -3,7 +3,8 @@
 //
 // The draft's cache holds only rows copied from the target's cache. The first query of a verification belongs to a
 // token that is already accepted, and its attention is observed. The rows of the tokens with the most attention are
-// copied, and the rows of the verification itself.
+// copied, and the rows of the verification itself. In layers with a sliding window the draft reads a fork of what the
+// target has.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ struct PillarOptions {
   int64_t drafted = 4;    // most tokens drafted in a round
 };
 
-// The draft's cache. It has rows for n_chosen_ chosen tokens, which differ by layer and KV head, then for every token
-// from first_ on.
+// The draft's cache. In the layers with full attention it has rows for n_chosen_ chosen tokens, which differ by layer
+// and KV head, then for every token from first_ on.
 class PillarCache final : public SequenceCache {
  public:
   // The last tokens before the verification. They are always chosen and count towards PillarOptions::tokens.
@@ -44,7 +45,8 @@ class PillarCache final : public SequenceCache {
   void reserve(int64_t n) override;
   void write(int64_t layer, const KvRows& rows) override;
   void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override;
-  void advance(int64_t n) override { tokens_ += n; }
+  void advance(int64_t n) override;
+  int64_t next_boundary() const override;
   void truncate(int64_t n_tokens) override;
   void commit(int64_t n_tokens) override;
   int64_t max_growth(int64_t n) const override;
@@ -53,6 +55,9 @@ class PillarCache final : public SequenceCache {
   std::unique_ptr<SequenceCache> resume(int64_t) const override { return nullptr; }
   CacheStats stats() const override;
 
+  // Follows a pass of the target over the next n tokens. windows: the target's cache of the layers with a window after
+  // that pass; null if there are none.
+  void follow_target(int64_t n, const SequenceCache* windows);
   // Returns the position among the target's next n tokens whose query chooses the rows. In a verification it is the
   // first of the n tokens, otherwise the last. The range is empty if the pass ends inside the prompt.
   TokenRange chooses(int64_t n) const;
@@ -77,6 +82,7 @@ class PillarCache final : public SequenceCache {
   std::vector<DenseLayer> rows_;              // by layer: rows of the chosen tokens, then of the tokens from first_ on
   std::vector<std::vector<int32_t>> chosen_;  // [n_layers][n_kv_heads, n_chosen]: positions of the chosen tokens
   PoolCharge state_;                          // bytes of chosen_
+  std::unique_ptr<SequenceCache> windows_;    // of the layers with a window; null if there are none
 };
 
 // The target's cache, which shows the draft's PillarCache the passes of the target. Only choose() writes to the latter.
@@ -88,12 +94,16 @@ class PillarMirror final : public ForwardingCache {
   int64_t committed() const override { return std::max(target_->committed(), draft_->committed()); }
   void reserve(int64_t n) override;
   void write(int64_t layer, const KvRows& rows) override { target_->write(layer, rows); }
+  void advance(int64_t n) override;
   TokenRange probes(int64_t n) const override { return cover(target_->probes(n), draft_->chooses(n)); }
   void observe(int64_t layer, const Probe& probe) override;
   std::unique_ptr<SequenceCache> fork() const override { return target_->fork(); }
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override { return target_->resume(prompt_tokens); }
 
  private:
+  // Makes the draft follow a pass of n tokens.
+  void show(int64_t n);
+
   SequenceCache* target_;
   PillarCache* draft_;
   int64_t n_ = 0;  // tokens of the current pass
@@ -101,8 +111,8 @@ class PillarMirror final : public ForwardingCache {
 };
 
 // Makes the policy from `kv_cache`, which is {"policy": "pillar_attn", "tokens": N} or the name alone. `drafted` is the
-// most tokens drafted in a round. `context` outlives the policy. Throws CacheError on bad parameters and on models with
-// sliding windows.
+// most tokens drafted in a round. `context` outlives the policy. Throws CacheError on bad parameters, and on models in
+// which no layer has full attention.
 std::unique_ptr<KvCachePolicy> make_pillar_policy(const PolicyContext& context, const nlohmann::json& kv_cache,
                                                   int64_t drafted);
 

@@ -20,11 +20,8 @@ constexpr double kHope = 0.9;
 constexpr double kHopedShare = 0.25;
 
 // Returns the default policy of the cache of a model that drafts for itself. The target's passes fill that cache, so
-// nothing is lost by evicting tokens of a prompt at once. Layers with a sliding window do not support that policy.
-nlohmann::json self_cache(const SlidingWindow& window) {
-  if (window.tokens > 0) return "k4v4";
-  return {{"policy", "streaming"}, {"tokens", 1024}, {"prefill", "streaming"}};
-}
+// nothing is lost by evicting tokens of a prompt at once.
+nlohmann::json self_cache() { return {{"policy", "streaming"}, {"tokens", 1024}, {"prefill", "streaming"}}; }
 
 // Makes the policy of a draft's cache. Throws CacheError.
 std::unique_ptr<KvCachePolicy> draft_policy(const SpeculationSpec& spec, const DraftModel& drafter,
@@ -59,8 +56,7 @@ std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& sp
   if (speculation->drafter == nullptr) return speculation;
   try {
     const bool recent = spec.kv_cache.is_null() && speculation->drafts_for_itself();
-    speculation->policy = draft_policy(spec, *speculation->drafter,
-                                       recent ? self_cache(speculation->drafter->context->window) : spec.kv_cache);
+    speculation->policy = draft_policy(spec, *speculation->drafter, recent ? self_cache() : spec.kv_cache);
     speculation->pillar = is_pillar(spec.kv_cache);
     // A policy that observes the attention of probe queries needs passes over its own cache.
     speculation->mirrored =

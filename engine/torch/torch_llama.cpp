@@ -53,6 +53,8 @@ AttentionInputs TorchLlama::attention_inputs(const torch::Tensor& x, int64_t ind
     return torch::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin}, -1);
   };
   AttentionInputs inputs;
+  inputs.window = config_.window(index);
+  inputs.soft_cap = config_.attention_soft_cap;
   inputs.q = heads("self_attn.q_proj", "self_attn.q_norm", config_.n_heads);
   if (config_.attention_multiplier > 0) {  // undo the division by sqrt(head_dim) in attention
     inputs.q = inputs.q * (config_.attention_multiplier * std::sqrt(static_cast<double>(config_.head_dim)));
@@ -84,47 +86,56 @@ torch::Tensor causal_probabilities(const torch::Tensor& q, const torch::Tensor& 
 torch::Tensor causal_attention(const AttentionInputs& inputs) {
   const int64_t length = inputs.q.size(2), group = inputs.q.size(1) / inputs.k.size(1);
   const torch::Tensor k = inputs.k.repeat_interleave(group, 1), v = inputs.v.repeat_interleave(group, 1);
-  const torch::Tensor future = torch::ones({length, length}, torch::kBool).triu(1);
-  const torch::Tensor scores =
-      (torch::matmul(inputs.q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(inputs.q.size(3))))
-          .masked_fill(future, -std::numeric_limits<double>::infinity());
+  const torch::Tensor all = torch::ones({length, length}, torch::kBool);
+  torch::Tensor hidden = all.triu(1);
+  if (inputs.window > 0) hidden = hidden.logical_or(all.tril(-inputs.window));
+  torch::Tensor scores =
+      torch::matmul(inputs.q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(inputs.q.size(3)));
+  if (inputs.soft_cap > 0) scores = inputs.soft_cap * torch::tanh(scores / inputs.soft_cap);
+  scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
   return torch::matmul(torch::softmax(scores, -1), v);
 }
 
 torch::Tensor TorchLlama::hidden(const torch::Tensor& tokens, const Attention& attention) const {
   const int64_t batch = tokens.size(0), length = tokens.size(1), half = config_.head_dim / 2;
-  const Rope rope(config_.rope, config_.head_dim, config_.context_length);
-  torch::Tensor angles = torch::empty({length, 2, half}, torch::kFloat32);
-  for (int64_t i = 0; i < length; ++i) {
-    float* row = angles.data_ptr<float>() + i * 2 * half;
-    rope.angles(i, row, row + half);
-  }
-  angles = angles.to(dtype_);
-  const bool on_input = config_.norm_placement == NormPlacement::kInput;
-  const auto add = [&](const torch::Tensor& to, const torch::Tensor& branch, const std::string& norm_name) {
-    return to + (on_input ? branch : norm(branch, norm_name)) * config_.residual_multiplier;
+  const auto angles_of = [&](const RopeConfig& config) {
+    const Rope rope(config, config_.head_dim, config_.context_length);
+    torch::Tensor angles = torch::empty({length, 2, half}, torch::kFloat32);
+    for (int64_t i = 0; i < length; ++i) {
+      float* row = angles.data_ptr<float>() + i * 2 * half;
+      rope.angles(i, row, row + half);
+    }
+    return angles.to(dtype_);
+  };
+  const torch::Tensor angles = angles_of(config_.rope), window_angles = angles_of(config_.window_rope());
+  const NormNames norms = norm_names(config_.norm_placement);
+  const auto normed = [&](const torch::Tensor& of, const std::string& layer, const std::string& name) {
+    return name.empty() ? of : norm(of, layer + name);
+  };
+  const auto gate = [&](const torch::Tensor& of) {
+    return config_.activation == Activation::kGelu ? torch::gelu(of, "tanh") : torch::silu(of);
   };
   torch::Tensor x = torch::embedding(tensors_.at("model.embed_tokens.weight"), tokens) * config_.embedding_multiplier;
   for (int64_t i = 0; i < config_.n_layers; ++i) {
     const std::string layer = layer_name(i);
-    const torch::Tensor mixed =
-        attention(i, attention_inputs(on_input ? norm(x, layer + "input_layernorm") : x, i, angles));
-    x = add(x,
-            linear(mixed.transpose(1, 2).reshape({batch, length, config_.n_heads * config_.head_dim}),
-                   layer + "self_attn.o_proj"),
-            layer + "post_attention_layernorm");
-    const torch::Tensor h = on_input ? norm(x, layer + "post_attention_layernorm") : x;
-    x = add(x,
-            linear(torch::silu(linear(h, layer + "mlp.gate_proj")) * linear(h, layer + "mlp.up_proj"),
-                   layer + "mlp.down_proj"),
-            layer + "post_feedforward_layernorm");
+    const torch::Tensor mixed = attention(i, attention_inputs(normed(x, layer, norms.attention_input), i,
+                                                              config_.has_window(i) ? window_angles : angles));
+    const torch::Tensor attended = linear(
+        mixed.transpose(1, 2).reshape({batch, length, config_.n_heads * config_.head_dim}), layer + "self_attn.o_proj");
+    x = x + normed(attended, layer, norms.attention_output) * config_.residual_multiplier;
+    const torch::Tensor h = normed(x, layer, norms.mlp_input);
+    const torch::Tensor gated = gate(linear(h, layer + "mlp.gate_proj")) * linear(h, layer + "mlp.up_proj");
+    x = x + normed(linear(gated, layer + "mlp.down_proj"), layer, norms.mlp_output) * config_.residual_multiplier;
   }
   return x;
 }
 
 torch::Tensor TorchLlama::head(const torch::Tensor& x) const {
-  return linear(norm(x, "model.norm"), config_.tie_word_embeddings ? "model.embed_tokens" : "lm_head") /
-         config_.logits_divisor;
+  const torch::Tensor logits =
+      linear(norm(x, "model.norm"), config_.tie_word_embeddings ? "model.embed_tokens" : "lm_head") /
+      config_.logits_divisor;
+  const double cap = config_.logit_soft_cap;
+  return cap > 0 ? cap * torch::tanh(logits / cap) : logits;
 }
 
 torch::Tensor TorchLlama::forward(const torch::Tensor& tokens) const {

@@ -17,6 +17,8 @@ namespace smartkv {
 struct AttentionInputs {
   torch::Tensor q, k, v;  // q and k after RoPE
   torch::Tensor k_before_rope;
+  int64_t window = 0;   // tokens that a query sees, its own included; 0 for all
+  double soft_cap = 0;  // of the scores; 0 for none
 };
 
 // Returns the fastest dtype for products on this CPU with at least the precision of bf16. It is bf16 with AVX-512 and
@@ -59,7 +61,8 @@ class TorchLlama {
 // f32 [..., end - first, end]. `q` is f32 [..., length, head_dim], already scaled; `k` is f32 [length, head_dim].
 torch::Tensor causal_probabilities(const torch::Tensor& q, const torch::Tensor& k, int64_t first, int64_t end);
 
-// Returns softmax(q k^T / sqrt(head_dim)) v under the causal mask. Memory grows with the square of the length.
+// Returns softmax(q k^T / sqrt(head_dim)) v under the causal mask, with window and soft cap. Memory grows with the
+// square of the length.
 torch::Tensor causal_attention(const AttentionInputs& inputs);
 
 }  // namespace smartkv

@@ -20,8 +20,8 @@ struct Linear {
 };
 
 struct Layer {
-  // f32 [hidden_size]. Applied to the input or the output, according to ModelConfig::norm_placement.
-  Tensor attention_norm, mlp_norm;
+  // f32 [hidden_size]. Applied to the input and the output; undefined where there is none (norm_names()).
+  Tensor attention_norm, attention_output_norm, mlp_norm, mlp_output_norm;
   Linear qkv, output, gate_up, down;
 };
 
@@ -93,15 +93,16 @@ class TorchBackend final : public LlamaBackend {
     const Reader reader(weights, product_dtype_, device);
     const ModelConfig& c = config_;
     const int64_t hidden = c.hidden_size, q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
-    const bool on_input = c.norm_placement == NormPlacement::kInput;
+    const NormNames norms = norm_names(c.norm_placement);
     for (int64_t i = 0; i < c.n_layers; ++i) {
       const std::string layer = "model.layers." + std::to_string(i) + ".", attention = layer + "self_attn.",
                         mlp = layer + "mlp.";
       const bool output_bias = c.attention_bias && weights.find(attention + "o_proj.bias");
+      const auto norm = [&](const std::string& name) {
+        return name.empty() ? Tensor() : reader.vector(layer + name + ".weight", hidden);
+      };
       layers_.push_back(
-          {reader.vector(layer + (on_input ? "input_layernorm.weight" : "post_attention_layernorm.weight"), hidden),
-           reader.vector(layer + (on_input ? "post_attention_layernorm.weight" : "post_feedforward_layernorm.weight"),
-                         hidden),
+          {norm(norms.attention_input), norm(norms.attention_output), norm(norms.mlp_input), norm(norms.mlp_output),
            reader.linear({{attention + "q_proj", q}, {attention + "k_proj", kv}, {attention + "v_proj", kv}}, hidden,
                          c.attention_bias),
            reader.linear({{attention + "o_proj", hidden}}, q, output_bias),
@@ -199,7 +200,7 @@ class TorchBackend final : public LlamaBackend {
       const Layer& w = layers_[static_cast<size_t>(layer)];
       const int64_t q_width = config_.n_heads * config_.head_dim;
       add_branch(rows_at(const_cast<void*>(attended), x_.size(0), q_width, dtype_).to(product_dtype_), w.output,
-                 w.attention_norm);
+                 w.attention_output_norm);
       if (watch_ != nullptr) {
         const Tensor squares = x_.square().sum(1).cpu();
         for (int64_t row = 0; row < squares.size(0); ++row) watch_(layer, squares[row].item<float>());
@@ -207,8 +208,9 @@ class TorchBackend final : public LlamaBackend {
       Tensor gate_up = torch::linear(norm_input(w.mlp_norm), w.gate_up.weight);
       if (w.gate_up.bias.defined()) gate_up.add_(w.gate_up.bias);
       Tensor gate = gate_up.narrow(1, 0, config_.intermediate_size);
-      add_branch(torch::silu(gate).mul_(gate_up.narrow(1, config_.intermediate_size, config_.intermediate_size)),
-                 w.down, w.mlp_norm);
+      const Tensor gated = config_.activation == Activation::kGelu ? torch::gelu(gate, "tanh") : torch::silu(gate);
+      add_branch(gated * gate_up.narrow(1, config_.intermediate_size, config_.intermediate_size), w.down,
+                 w.mlp_output_norm);
     });
   }
 
@@ -225,6 +227,9 @@ class TorchBackend final : public LlamaBackend {
         torch::mm_out(out, x, head_.t());
       }
       if (config_.logits_divisor != 1.0) out.div_(config_.logits_divisor);
+      if (config_.logit_soft_cap != 0.0) {
+        out.div_(config_.logit_soft_cap).tanh_().mul_(config_.logit_soft_cap);
+      }
     });
   }
 
@@ -232,7 +237,10 @@ class TorchBackend final : public LlamaBackend {
     size_t bytes = final_norm_.nbytes() + embedding_.nbytes();
     if (has_head() && !head_.is_same(embedding_)) bytes += head_.nbytes();
     for (const Layer& layer : layers_) {
-      bytes += layer.attention_norm.nbytes() + layer.mlp_norm.nbytes();
+      for (const Tensor* norm :
+           {&layer.attention_norm, &layer.attention_output_norm, &layer.mlp_norm, &layer.mlp_output_norm}) {
+        if (norm->defined()) bytes += norm->nbytes();
+      }
       for (const Linear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
         bytes += linear->weight.nbytes() + (linear->bias.defined() ? linear->bias.nbytes() : 0);
       }
@@ -272,7 +280,7 @@ class TorchBackend final : public LlamaBackend {
 
   // Returns the input of attention or of the MLP.
   Tensor norm_input(const Tensor& weight) const {
-    return (config_.norm_placement == NormPlacement::kInput ? norm(x_, weight) : x_).to(product_dtype_);
+    return (weight.defined() ? norm(x_, weight) : x_).to(product_dtype_);
   }
 
   // Wraps rows of the caller's memory on this backend's device. Naming the device spares a query to the driver.
@@ -296,7 +304,7 @@ class TorchBackend final : public LlamaBackend {
   // Adds x W^T + bias to the residual stream, after the norm of the output, if there is one, and the residual
   // multiplier.
   void add_branch(const Tensor& x, const Linear& linear, const Tensor& norm_weight) {
-    const bool normed = config_.norm_placement == NormPlacement::kOutput;
+    const bool normed = norm_weight.defined();
     if (product_dtype_ == torch::kFloat32 && !normed && !linear.bias.defined() && ranks_ == nullptr) {
       x_.addmm_(x, linear.weight.t(), 1, config_.residual_multiplier);
       return;

@@ -13,11 +13,15 @@ namespace smartkv {
 //  - kNone: never. The architecture has no such key.
 //  - kAlways: always.
 //  - kWhenUsed: if "use_sliding_window" is true.
-enum class WindowRule : uint8_t { kNone, kAlways, kWhenUsed };
+//  - kPattern: in all layers but the last of every so many (Architecture::window_pattern).
+enum class WindowRule : uint8_t { kNone, kAlways, kWhenUsed, kPattern };
 
 // The differences of an architecture from LLaMA, and the defaults that Hugging Face transformers uses for absent keys.
 struct Architecture {
   std::string_view name;  // config.json's "model_type" and GGUF's "general.architecture"
+  // Another "model_type". It is that of the text model if `name` is also a model of texts and images, whose config.json
+  // has it as "text_config". Empty if there is none.
+  std::string_view text_name = {};
 
   bool qkv_bias = false;           // q, k and v have biases whatever the keys say
   bool attention_bias_key = true;  // the architecture has the key "attention_bias"
@@ -29,10 +33,25 @@ struct Architecture {
   int64_t rope_free_interval = 0;
   QkNorm qk_norm = QkNorm::kNone;
   NormPlacement norm_placement = NormPlacement::kInput;
+  bool norms_add_one = false;      // norms multiply by 1 + weight; GGUF files have the sum
+  bool scaled_embeddings = false;  // embeddings are multiplied by sqrt(hidden_size)
+  Activation activation = Activation::kSilu;
+  // Layers with a window have a RoPE of their own: this base, unless keys say otherwise, without scaling. 0 if not.
+  double default_window_rope_theta = 0.0;
+  // Of the keys "attn_logit_softcapping" and "final_logit_softcapping"; 0 if the architecture has none.
+  double default_attention_soft_cap = 0.0, default_logit_soft_cap = 0.0;
+  int64_t default_query_scalar = 0;  // of the key "query_pre_attn_scalar"; 0 if the architecture has none
+  // GGUF files do not have that key. Models with this many layers have the query scalar hidden_size / n_heads in place
+  // of head_dim. 0 if there are none.
+  int64_t hidden_scalar_layers = 0;
   WindowRule window = WindowRule::kNone;
   bool interleaved_in_gguf = false;  // GGUF files order the rows of q and k for RoPE on neighbouring elements
 
   int64_t default_window = 0;
+  int64_t window_pattern = 0;  // of kPattern, unless keys say otherwise
+  int64_t default_heads = 0;   // 0 if the key is required; of KV heads, the number of heads
+  int64_t default_kv_heads = 0;
+  int64_t default_vocab = 0;     // 0 if the key is required
   int64_t default_head_dim = 0;  // 0 for hidden_size / num_attention_heads
   int64_t default_context = 2048;
   double default_rms_norm_eps = 1e-6;

@@ -49,6 +49,12 @@ void check_config(const ModelConfig& c, const std::string& file) {
   positive("embedding_multiplier", c.embedding_multiplier);
   positive("residual_multiplier", c.residual_multiplier);
   positive("logits_scaling", c.logits_divisor);
+  require(std::isfinite(c.attention_soft_cap) && c.attention_soft_cap >= 0, "attn_logit_softcapping",
+          "a positive number", std::to_string(c.attention_soft_cap));
+  require(std::isfinite(c.logit_soft_cap) && c.logit_soft_cap >= 0, "final_logit_softcapping", "a positive number",
+          std::to_string(c.logit_soft_cap));
+  require(c.window_rope_theta == 0 || (std::isfinite(c.window_rope_theta) && c.window_rope_theta > 1),
+          "rope theta of layers with a window", "a number above 1", std::to_string(c.window_rope_theta));
   require(std::isfinite(c.attention_multiplier) && c.attention_multiplier >= 0, "attention_multiplier",
           "a positive number", std::to_string(c.attention_multiplier));
 }

@@ -41,6 +41,9 @@ std::string hugging_face_name(const std::string& name, const Architecture& archi
   if (dot == std::string::npos) return name;
   const std::string layer = "model.layers." + name.substr(4, dot - 4) + ".", rest = name.substr(dot + 1);
   if (architecture.fused_projections && rest == "ffn_up.weight") return layer + "mlp.gate_up_proj.weight";
+  if (architecture.norm_placement == NormPlacement::kBoth && rest.starts_with("ffn_norm.")) {
+    return layer + norm_names(NormPlacement::kBoth).mlp_input + rest.substr(rest.find('.'));
+  }
   for (const auto& [gguf, hugging_face] : kLayerNames) {
     if (rest.starts_with(gguf)) return layer + std::string(hugging_face) + rest.substr(gguf.size());
   }
@@ -112,10 +115,16 @@ class ConfigReader {
     c.rms_norm_eps = number("attention.layer_norm_rms_epsilon", 1e-5);
     c.qk_norm = a.qk_norm;
     c.norm_placement = a.norm_placement;
-    c.sliding_window = integer("attention.sliding_window", 0);
-    // No key says which layers have the window.
-    if (a.window != WindowRule::kAlways && c.sliding_window != 0)
-      fail("attention.sliding_window", "0 for " + c.architecture);
+    c.activation = a.activation;
+    if (a.scaled_embeddings) c.embedding_multiplier = std::sqrt(static_cast<double>(c.hidden_size));
+    if (a.hidden_scalar_layers > 0 && c.n_layers == a.hidden_scalar_layers) {
+      c.attention_multiplier = std::sqrt(static_cast<double>(c.n_heads) / static_cast<double>(c.hidden_size));
+    }
+    if (a.default_attention_soft_cap > 0) {
+      c.attention_soft_cap = number("attn_logit_softcapping", a.default_attention_soft_cap);
+      c.logit_soft_cap = number("final_logit_softcapping", a.default_logit_soft_cap);
+    }
+    read_window(c);
     if (a.multipliers) {
       c.embedding_multiplier = number("embedding_scale", 1.0);
       c.attention_multiplier = number("attention.scale", 0.0);
@@ -196,9 +205,25 @@ class ConfigReader {
     c.eos_token_ids = {static_cast<int32_t>(*id)};
   }
 
+  void read_window(ModelConfig& c) {
+    const Architecture& a = *architecture_;
+    c.sliding_window = integer("attention.sliding_window", a.window == WindowRule::kPattern ? a.default_window : 0);
+    if (a.window == WindowRule::kPattern) {
+      const int64_t pattern = integer("attention.sliding_window_pattern", a.window_pattern);
+      if (pattern < 1) fail("attention.sliding_window_pattern", "a positive number");
+      for (int64_t i = 0; i < c.n_layers; ++i) c.window_layers.push_back((i + 1) % pattern != 0);
+    } else if (a.window != WindowRule::kAlways && c.sliding_window != 0) {  // No key says which layers have the window.
+      fail("attention.sliding_window", "0 for " + c.architecture);
+    }
+  }
+
   void read_rope(ModelConfig& c) {
     RopeConfig& rope = c.rope;
-    rope.theta = number("rope.freq_base", 10000.0);
+    const bool own_default = architecture_->window == WindowRule::kPattern;  // others have llama.cpp's
+    rope.theta = number("rope.freq_base", own_default ? architecture_->default_rope_theta : 10000.0);
+    if (architecture_->default_window_rope_theta > 0) {
+      c.window_rope_theta = number("rope.freq_base_swa", architecture_->default_window_rope_theta);
+    }
     const int64_t rotary = integer("rope.dimension_count", c.head_dim);
     if (rotary != c.head_dim && !architecture_->partial_rotary) {
       fail("rope.dimension_count", "the head dimension, " + std::to_string(c.head_dim));

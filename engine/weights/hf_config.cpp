@@ -29,15 +29,21 @@ constexpr std::string_view kHarmlessConfig[] = {
     // outputs of a call, and how it runs
     "output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate",
     "torchscript", "tf_legacy_loss", "use_bfloat16", "attn_implementation", "keys_to_ignore_at_inference",
-    "chunk_size_feed_forward",
+    "chunk_size_feed_forward", "cache_implementation",
     // other kinds of model
     "is_decoder"};
 // Keys that do not affect a causal pass with one value only.
-constexpr FixedKey kFixedConfig[] = {{"pruned_heads", "{}"},           {"is_encoder_decoder", "false"},
-                                     {"add_cross_attention", "false"}, {"tie_encoder_decoder", "false"},
-                                     {"rope_interleaved", "false"},    {"use_mrope", "false"},
-                                     {"lm_head_bias", "false"},        {"full_attn_mod", "1"},
-                                     {"interpolate_factor", "1"},      {"attention_out_bias", "false"}};
+constexpr FixedKey kFixedConfig[] = {{"pruned_heads", "{}"},
+                                     {"is_encoder_decoder", "false"},
+                                     {"add_cross_attention", "false"},
+                                     {"tie_encoder_decoder", "false"},
+                                     {"rope_interleaved", "false"},
+                                     {"use_mrope", "false"},
+                                     {"lm_head_bias", "false"},
+                                     {"full_attn_mod", "1"},
+                                     {"interpolate_factor", "1"},
+                                     {"attention_out_bias", "false"},
+                                     {"use_bidirectional_attention", "false"}};
 
 // Returns YaRN's attention factor (section 3.4 of the paper), with the two weights that DeepSeek added.
 double yarn_magnitude(const ConfigFields& fields, double factor) {
@@ -115,6 +121,23 @@ void read_rope_scaling(const nlohmann::json& scaling, const std::string& prefix,
   fields.refuse_unread(kRopeHarmless);
 }
 
+// Reads an object with the RoPE of the layers with full attention and of those with a window.
+void read_rope_by_kind(const nlohmann::json& kinds, const std::string& prefix, const std::string& file,
+                       std::optional<int64_t> original, ModelConfig& c) {
+  const ConfigFields fields(kinds, file, prefix + ".");
+  read_rope_scaling(fields["full_attention"], prefix + ".full_attention", file, original, c);
+  if (fields.has("sliding_attention")) {
+    ModelConfig window;
+    window.rope.theta = c.window_rope_theta;
+    read_rope_scaling(fields["sliding_attention"], prefix + ".sliding_attention", file, original, window);
+    if (window.rope.scaling != RopeScaling::kNone) {
+      fields.fail("sliding_attention", "rope_type \"default\" for layers with a window");
+    }
+    c.window_rope_theta = window.rope.theta;
+  }
+  fields.refuse_unread({});
+}
+
 void read_rope(const ConfigFields& fields, const nlohmann::json& config, const std::string& file,
                const Architecture& architecture, ModelConfig& c) {
   c.rope.theta = fields.number("rope_theta", architecture.default_rope_theta);
@@ -123,8 +146,16 @@ void read_rope(const ConfigFields& fields, const nlohmann::json& config, const s
   if (fields.has("partial_rotary_factor")) {
     c.rope.rotary_dim = static_cast<int64_t>(static_cast<double>(c.head_dim) * fields.number("partial_rotary_factor"));
   }
+  if (architecture.default_window_rope_theta > 0) {
+    c.window_rope_theta = fields.number("rope_local_base_freq", architecture.default_window_rope_theta);
+  }
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    if (fields.has(key)) read_rope_scaling(config[key], key, file, original, c);
+    if (!fields.has(key)) continue;
+    if (c.window_rope_theta > 0 && config[key].is_object() && config[key].contains("full_attention")) {
+      read_rope_by_kind(config[key], key, file, original, c);
+    } else {
+      read_rope_scaling(config[key], key, file, original, c);
+    }
   }
   if (c.rope.original_context == 0) c.rope.original_context = c.context_length;
   if (c.rope.rotary_dim != 0 && c.rope.rotary_dim != c.head_dim && !architecture.partial_rotary) {
@@ -134,11 +165,15 @@ void read_rope(const ConfigFields& fields, const nlohmann::json& config, const s
 
 // Returns which layers have a window. In Qwen models the first max_window_layers layers have none. In SmolLM3 the
 // layers without RoPE have one.
-std::vector<bool> read_window_layers(const ConfigFields& fields, ModelConfig& c) {
+std::vector<bool> read_window_layers(const ConfigFields& fields, const Architecture& architecture, ModelConfig& c) {
   std::vector<bool> layers;
-  const bool used = fields.boolean("use_sliding_window", false);
+  const bool patterned = architecture.window == WindowRule::kPattern;
+  const bool used = !patterned && fields.boolean("use_sliding_window", false);
   constexpr int64_t kDefaultWithout = 28;  // default of transformers for Qwen
-  const int64_t without = fields.integer("max_window_layers", kDefaultWithout);
+  const int64_t without = patterned ? 0 : fields.integer("max_window_layers", kDefaultWithout);
+  const char* const key = fields.has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
+  const int64_t pattern = patterned ? fields.integer(key, architecture.window_pattern) : 0;
+  if (patterned && pattern < 1) fields.fail(key, "a positive number");
   if (fields.has("layer_types")) {
     for (const nlohmann::json& type : fields["layer_types"]) {
       if (type != "full_attention" && type != "sliding_attention") {
@@ -151,7 +186,8 @@ std::vector<bool> read_window_layers(const ConfigFields& fields, ModelConfig& c)
     }
     return layers;
   }
-  for (int64_t i = 0; i < c.n_layers; ++i) {
+  for (int64_t i = 0; i < c.n_layers && patterned; ++i) layers.push_back((i + 1) % pattern != 0);
+  for (int64_t i = 0; i < c.n_layers && !patterned; ++i) {
     layers.push_back(used && (c.rope_layers.empty() ? i >= without : !c.has_rope(i)));
   }
   return layers;
@@ -170,7 +206,7 @@ void read_window(const ConfigFields& fields, const Architecture& architecture, M
     c.sliding_window = window;
     return;
   }
-  c.window_layers = read_window_layers(fields, c);
+  c.window_layers = read_window_layers(fields, architecture, c);
   const auto with = std::count(c.window_layers.begin(), c.window_layers.end(), true);
   if (with == 0) window = 0;
   if (with == 0 || with == c.n_layers) c.window_layers.clear();
@@ -191,6 +227,20 @@ void read_rope_layers(const ConfigFields& fields, const Architecture& architectu
   for (int64_t i = 0; i < c.n_layers; ++i) c.rope_layers.push_back((i + 1) % interval != 0);
 }
 
+// Reads the model of texts of a model of texts and images.
+ModelConfig parse_text_config(const nlohmann::json& config, const std::string& file, const Architecture& architecture) {
+  const ConfigFields fields(config, file);
+  if (!fields.has("text_config") || !config["text_config"].is_object()) {
+    fields.fail("text_config", "an object with the configuration of the text model");
+  }
+  nlohmann::json text = config["text_config"];
+  text["model_type"] = architecture.text_name;
+  for (const char* key : {"eos_token_id", "quantization_config", "tie_word_embeddings"}) {
+    if (!text.contains(key) && config.contains(key)) text[key] = config[key];
+  }
+  return parse_hf_config(text, file);
+}
+
 }  // namespace
 
 ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& file) {
@@ -201,18 +251,29 @@ ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& fil
   const Architecture* architecture = find_architecture(c.architecture);
   if (architecture == nullptr) fields.fail("model_type", "one of " + architecture_names());
   const Architecture& a = *architecture;
+  if (c.architecture == a.name && !a.text_name.empty()) return parse_text_config(config, file, a);
+  c.architecture = a.name;
   // Only LLaMA computes in slices if this key says so. Elsewhere the key is a leftover.
   if (c.architecture == "llama" && fields.integer("pretraining_tp", 1) != 1) fields.fail("pretraining_tp", "1");
-  if (fields.has("hidden_act") && fields["hidden_act"] != "silu") fields.fail("hidden_act", "\"silu\"");
+  c.activation = a.activation;
+  const bool gelu = a.activation == Activation::kGelu;
+  const std::string activation = gelu ? "gelu_pytorch_tanh" : "silu";
+  // Gemma's published files have "hidden_act": "gelu" or the like, which transformers does not read.
+  const char* const activation_key = gelu ? "hidden_activation" : "hidden_act";
+  if (gelu && fields.has("hidden_act")) fields.string("hidden_act");
+  if (fields.has(activation_key) && fields[activation_key] != activation) {
+    fields.fail(activation_key, '"' + activation + '"');
+  }
   c.hidden_size = fields.integer("hidden_size");
   c.intermediate_size = fields.integer("intermediate_size");
   c.n_layers = fields.integer("num_hidden_layers");
-  c.n_heads = fields.integer("num_attention_heads");
-  c.n_kv_heads = fields.integer("num_key_value_heads", c.n_heads);
+  const auto or_default = [](int64_t value) { return value > 0 ? std::optional(value) : std::nullopt; };
+  c.n_heads = fields.integer("num_attention_heads", or_default(a.default_heads));
+  c.n_kv_heads = fields.integer("num_key_value_heads", a.default_kv_heads > 0 ? a.default_kv_heads : c.n_heads);
   c.head_dim = fields.integer("head_dim", a.default_head_dim > 0 ? a.default_head_dim
                                           : c.n_heads > 0        ? c.hidden_size / c.n_heads
                                                                  : 0);
-  c.vocab_size = fields.integer("vocab_size");
+  c.vocab_size = fields.integer("vocab_size", or_default(a.default_vocab));
   c.context_length = fields.integer("max_position_embeddings", a.default_context);
   c.rms_norm_eps = fields.number("rms_norm_eps", a.default_rms_norm_eps);
   c.tie_word_embeddings = fields.boolean("tie_word_embeddings", a.default_tied);
@@ -229,6 +290,19 @@ ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& fil
     c.attention_multiplier = fields.number("attention_multiplier", 1.0);
     c.residual_multiplier = fields.number("residual_multiplier", 1.0);
     c.logits_divisor = fields.number("logits_scaling", 1.0);
+  }
+  if (a.scaled_embeddings) c.embedding_multiplier = std::sqrt(static_cast<double>(c.hidden_size));
+  if (a.default_query_scalar > 0) {
+    const double scalar = fields.number("query_pre_attn_scalar", static_cast<double>(a.default_query_scalar));
+    if (!(scalar > 0)) fields.fail("query_pre_attn_scalar", "a positive number");
+    c.attention_multiplier = 1.0 / std::sqrt(scalar);
+  }
+  if (a.default_attention_soft_cap > 0) {
+    const auto cap = [&fields](const char* key, double otherwise) {
+      return fields.is_null(key) ? 0.0 : fields.number(key, otherwise);
+    };
+    c.attention_soft_cap = cap("attn_logit_softcapping", a.default_attention_soft_cap);
+    c.logit_soft_cap = cap("final_logit_softcapping", a.default_logit_soft_cap);
   }
   read_rope(fields, config, file, a, c);
   read_rope_layers(fields, a, c);

@@ -66,6 +66,7 @@ class HfWeights final : public Weights {
     config_.name = model_names(folder, title_of_config(config)).front();
     add_generation_eos(folder);
     read_tensors(folder);
+    keep_text_model();
     if (config.contains("quantization_config") && !config["quantization_config"].is_null()) {
       apply_quantization(config["quantization_config"], config_, folder.filename().string(), tensors_);
     }
@@ -75,7 +76,9 @@ class HfWeights final : public Weights {
                          (config.contains("quantization_config") ? "" : ", and no quantization_config in config.json"));
       }
     }
-    if (find_architecture(config_.architecture)->fused_projections) split_fused_projections(config_, tensors_);
+    const Architecture& architecture = *find_architecture(config_.architecture);
+    norms_add_one_ = architecture.norms_add_one;
+    if (architecture.fused_projections) split_fused_projections(config_, tensors_);
     settle_tied_head();
   }
 
@@ -96,6 +99,12 @@ class HfWeights final : public Weights {
   }
   int64_t file_row(std::string_view name, int64_t row) const override {
     return is_rotated(name) ? half_split_row(config_, row) : row;
+  }
+  void read_rows(std::string_view name, int64_t first, int64_t count, float* out) const override {
+    Weights::read_rows(name, first, count, out);
+    if (!norms_add_one_ || !name.ends_with("norm.weight")) return;
+    const int64_t n = count * find(name)->row_elements();
+    for (int64_t i = 0; i < n; ++i) out[i] += 1.0f;
   }
 
  private:
@@ -121,6 +130,28 @@ class HfWeights final : public Weights {
         }
       }
     }
+  }
+
+  // In the files of a model of texts and images, drops what is not of the text model and gives the rest its usual
+  // names.
+  void keep_text_model() {
+    constexpr std::string_view kPrefixes[][2] = {{"language_model.model.", "model."},
+                                                 {"model.language_model.", "model."},
+                                                 {"language_model.lm_head.", "lm_head."}};
+    constexpr std::string_view kImages[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+                                            "model.multi_modal_projector."};
+    if (find_architecture(config_.architecture)->text_name.empty()) return;
+    TensorMap kept;
+    for (auto& [name, tensor] : tensors_) {
+      const auto begins = [&name](std::string_view prefix) { return name.starts_with(prefix); };
+      if (std::ranges::any_of(kImages, begins)) continue;
+      std::string text_name = name;
+      for (const auto& [prefix, usual] : kPrefixes) {
+        if (begins(prefix)) text_name = std::string(usual) + name.substr(prefix.size());
+      }
+      kept.emplace(std::move(text_name), std::move(tensor));
+    }
+    tensors_ = std::move(kept);
   }
 
   // A model with tied head and embedding keeps a separate head if the files have one that differs from the embedding
@@ -153,6 +184,7 @@ class HfWeights final : public Weights {
   }
 
   ModelConfig config_;
+  bool norms_add_one_ = false;
   std::vector<SafetensorsFile> files_;
   std::optional<GgufFile> gguf_;  // The model.gguf of `smartkv quantize`; files_ is empty then.
   TensorMap tensors_;

@@ -29,8 +29,16 @@ struct RopeConfig {
 
 // The qk-norm, an RMSNorm of queries and keys before RoPE: none, over each head, or over the whole projection.
 enum class QkNorm : uint8_t { kNone, kHead, kProjection };
-// Where the norms of a layer apply: to the input of attention and MLP, or to their output before it is added.
-enum class NormPlacement : uint8_t { kInput, kOutput };
+// Where the norms of a layer apply: to the input of attention and MLP, to their output before it is added, or to both.
+enum class NormPlacement : uint8_t { kInput, kOutput, kBoth };
+// The Hugging Face names of a layer's norms, without the layer and ".weight"; empty if the layer has no such norm.
+struct NormNames {
+  std::string attention_input, attention_output, mlp_input, mlp_output;
+};
+NormNames norm_names(NormPlacement placement);
+
+// The gate of the MLP: silu(x), or the tanh approximation of gelu(x).
+enum class Activation : uint8_t { kSilu, kGelu };
 
 struct ModelConfig {
   std::string name;  // The model's own name, the first of model_names(): "SmolLM2-135M-Instruct".
@@ -48,24 +56,39 @@ struct ModelConfig {
   std::vector<bool> window_layers;  // [n_layers]: the layer has the window. Empty if all layers have it.
   double rms_norm_eps = 1e-5;
   RopeConfig rope;
+  // RoPE base of the layers with a window, which are not scaled. 0 if all layers have the same RoPE.
+  double window_rope_theta = 0.0;
   std::vector<bool> rope_layers;  // [n_layers]: the layer has RoPE. Empty if all layers have it.
   QkNorm qk_norm = QkNorm::kNone;
   double qk_norm_eps = 0.0;  // 0 for rms_norm_eps.
   NormPlacement norm_placement = NormPlacement::kInput;
+  Activation activation = Activation::kSilu;
   double embedding_multiplier = 1.0;
   double attention_multiplier = 0.0;  // Factor of the products of queries and keys; 0 for 1 / sqrt(head_dim).
   double residual_multiplier = 1.0;   // Factor of the outputs of attention and MLP.
   double logits_divisor = 1.0;
+  // Products of queries and keys, after their factor, and logits become cap tanh(x / cap). 0 for none.
+  double attention_soft_cap = 0.0, logit_soft_cap = 0.0;
   bool tie_word_embeddings = false;
   bool attention_bias = false;
   bool mlp_bias = false;
   // End tokens that config.json and generation_config.json, or the GGUF metadata, name. May be empty.
   std::vector<int32_t> eos_token_ids;
 
-  // Returns the sliding window of a layer in tokens; 0 if it has none.
-  int64_t window(int64_t layer) const {
-    return window_layers.empty() || window_layers[static_cast<size_t>(layer)] ? sliding_window : 0;
+  bool has_window(int64_t layer) const {
+    return sliding_window > 0 && (window_layers.empty() || window_layers[static_cast<size_t>(layer)]);
   }
+  // Returns the sliding window of a layer in tokens; 0 if it hides nothing.
+  int64_t window(int64_t layer) const {
+    return has_window(layer) && sliding_window < context_length ? sliding_window : 0;
+  }
+  int64_t n_window_layers() const;
+  int64_t n_full_layers() const { return n_layers - n_window_layers(); }
+  // Returns the layers in the order in which caches number them: first those with full attention, then those with a
+  // window, [n_layers].
+  std::vector<int64_t> cache_order() const;
+  // Returns the RoPE of the layers with a window.
+  RopeConfig window_rope() const;
   bool has_rope(int64_t layer) const { return rope_layers.empty() || rope_layers[static_cast<size_t>(layer)]; }
 };
 

@@ -42,10 +42,10 @@ void check_required_tensors(const Weights& weights, const std::string& file) {
   require("model.embed_tokens.weight", {c.vocab_size, c.hidden_size});
   for (int64_t i = 0; i < c.n_layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
-    if (c.norm_placement == NormPlacement::kInput) require(layer + "input_layernorm.weight", {c.hidden_size});
-    require(layer + "post_attention_layernorm.weight", {c.hidden_size});
-    if (c.norm_placement == NormPlacement::kOutput)
-      require(layer + "post_feedforward_layernorm.weight", {c.hidden_size});
+    const NormNames norms = norm_names(c.norm_placement);
+    for (const std::string& norm : {norms.attention_input, norms.attention_output, norms.mlp_input, norms.mlp_output}) {
+      if (!norm.empty()) require(layer + norm + ".weight", {c.hidden_size});
+    }
     linear(layer + "self_attn.q_proj", q, c.hidden_size, c.attention_bias);
     linear(layer + "self_attn.k_proj", kv, c.hidden_size, c.attention_bias);
     linear(layer + "self_attn.v_proj", kv, c.hidden_size, c.attention_bias);

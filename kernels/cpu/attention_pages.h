@@ -566,10 +566,24 @@ inline Visible visible_tokens(const AttentionScratch::Item& item, int64_t seen, 
   return visible;
 }
 
+// Caps the first 16 `groups` scores of each row. They have yet to be multiplied by the shape's scale.
+template <typename T>
+void cap_scores(Block<T>& block, int64_t groups) {
+  const float bound = block.shape.soft_cap / block.shape.scale;
+  const Vec16 most = Vec16::set1(bound), inverse = Vec16::set1(1.0f / bound);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    for (int64_t t = 0; t < 16 * groups; t += 16) {
+      float* s = block.s + r * kPageTokens + t;
+      (tanh(Vec16::load(s) * inverse) * most).store(s);
+    }
+  }
+}
+
 // Computes block.s = q k + bias / scale for a page, with kUnseen where a row does not see the token.
 template <typename T>
 void page_scores(Block<T>& block, const Page& page, const Page* next, const Visible& visible, int64_t groups) {
   kernels_of<T>(page).scores(block, page, next, groups);
+  if (block.shape.soft_cap > 0) cap_scores(block, groups);
   const Vec16 inverse = Vec16::set1(1.0f / block.shape.scale);
   for (int64_t r = 0; r < block.rows; ++r) {
     if (page.bias == nullptr && visible.end[r] >= 16 * groups && visible.first[r] == 0) continue;

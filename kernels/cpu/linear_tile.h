@@ -265,7 +265,7 @@ struct Products {
       for (int64_t i = 0; i < lanes; ++i) y[i] += call.output.bias[group * kLanes + i];
     }
     if constexpr (kGroups > 1) {
-      if (call.output.epilogue == Epilogue::kSwiGlu) return swiglu<kGroups>(call, row, group, y);
+      if (is_gated(call.output.epilogue)) return gated<kGroups>(call, row, group, y);
     }
     float* out = static_cast<float*>(call.output.out) + row * call.output.stride + group * kLanes;
     if (lanes < kWidth) {
@@ -411,13 +411,17 @@ struct Products {
   }
 
   template <int kGroups>
-  static void swiglu(const LinearCall& call, int64_t row, int64_t group, const float* y) {
+  static void gated(const LinearCall& call, int64_t row, int64_t group, const float* y) {
+    const bool gelu = call.output.epilogue == Epilogue::kGeGlu;
     for (int g = 0; g < kGroups; g += 2) {
       const F gate = F::load(y + g * kLanes);
       const F up = F::load(y + (g + 1) * kLanes);
-      const F value = gate / (F::set1(1.0f) + exp(gate * F::set1(-1.0f))) * up;
+      // silu(x) = x / (1 + exp(-x)), and gelu(x) = x / (1 + exp(-2 sqrt(2 / pi) (x + 0.044715 x^3))).
+      const F exponent = gelu ? gate * F::fma(gate * gate, F::set1(-0.0713548162726f), F::set1(-1.59576912161f))
+                              : gate * F::set1(-1.0f);
+      const F value = gate / (F::set1(1.0f) + exp(exponent)) * up;
       const int64_t at = row * call.output.stride + (group + g) / 2 * kLanes;
-      if (call.swiglu_bf16) {
+      if (call.gated_bf16) {
         value.store_bf16(static_cast<uint16_t*>(call.output.out) + at);
       } else {
         value.store(static_cast<float*>(call.output.out) + at);

@@ -160,6 +160,10 @@ void check_shape(const AttentionShape& shape) {
     throw std::invalid_argument("CUDA kernels: expected attention to all tokens, found a sliding window of " +
                                 std::to_string(shape.window) + " tokens; a context_length of at most that has none");
   }
+  if (shape.soft_cap > 0) {
+    throw std::invalid_argument("CUDA kernels: expected attention without a soft cap of its scores, found one of " +
+                                std::to_string(shape.soft_cap));
+  }
   kernels::check(shape);
 }
 

@@ -188,10 +188,14 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
       const double per_layer = 2.0 * static_cast<double>(c.hidden_size * c.head_dim * 2 * (c.n_heads + c.n_kv_heads) +
                                                          3 * c.hidden_size * c.intermediate_size);
       const double seen = static_cast<double>(row.depth) + 0.5 * static_cast<double>(row.tokens / row.batch);
-      const double attention = 4.0 * seen * static_cast<double>(c.n_heads * c.head_dim);
+      const double attended = seen * static_cast<double>(c.n_full_layers()) +
+                              std::min(seen, static_cast<double>(c.sliding_window)) *
+                                  static_cast<double>(c.n_window_layers());  // over all layers
+      const double attention = 4.0 * attended * static_cast<double>(c.n_heads * c.head_dim);
       const double head = 2.0 * static_cast<double>(c.hidden_size * c.vocab_size) *
                           (row.kind == "decode" ? static_cast<double>(row.tokens) : 1.0);
-      const double operations = static_cast<double>(row.tokens * c.n_layers) * (per_layer + attention) + head;
+      const double operations =
+          static_cast<double>(row.tokens) * (static_cast<double>(c.n_layers) * per_layer + attention) + head;
       const double floor =
           std::max(bytes / (report.limits.read_gb_per_s * 1e9), operations / (report.limits.bf16_gflops * 1e9));
       row.limit = static_cast<double>(row.tokens) / floor;

@@ -2,6 +2,7 @@
 #include <iostream>
 #include <memory>
 
+#include "cache/layered_cache.h"
 #include "cache/policies/channel_packed/cut_store.h"
 #include "cache/stores/staged_sequence.h"
 #include "engine/model/llama.h"
@@ -65,7 +66,9 @@ int train_probe(const TrainProbeArguments& arguments) {
                                             {"prompt_stride", 64}});
   const auto cache = policy->new_sequence(arguments.tokens);
   feed(*model, *cache, tokens, 0, nullptr);
-  const auto& store = dynamic_cast<const CutStore&>(dynamic_cast<const StagedSequence&>(*cache).store(0));
+  const auto* layered = dynamic_cast<const LayeredCache*>(cache.get());
+  const SequenceCache& of_policy = layered == nullptr ? *cache : layered->full();
+  const auto& store = dynamic_cast<const CutStore&>(dynamic_cast<const StagedSequence&>(of_policy).store(0));
   nlohmann::ordered_json json = {{"model", model->config().name},
                                  {"model_identity", model_identity(*weights)},
                                  {"importance", arguments.importance},

@@ -39,15 +39,19 @@ EvaluationReport measure_drift(const EvaluationModel& model, std::span<const Pol
   // Tokens of a pass. It is small because a pass computes the attention of every query from its first to its last
   // sample.
   constexpr int64_t kChunk = 64;
-  const int64_t window_tokens = model.model.config().sliding_window;
-  if (window_tokens > 0) {
-    throw EvaluationError("drift: expected a model whose layers attend to all tokens, found a sliding_window of " +
-                          std::to_string(window_tokens) + " tokens; a context_length of at most that has none");
+  if (model.shape.n_layers == 0) {
+    throw EvaluationError(
+        "drift: expected a model with a layer that attends to all tokens, found a sliding_window of " +
+        std::to_string(model.model.config().sliding_window) + " tokens in all layers");
   }
   const std::vector<int64_t> starts = window_starts(model, tokens, options.context, options.windows);
   const CacheShape& shape = model.shape;
-  const ShadowOptions shadow{{model.model.config().n_heads, shape.n_kv_heads, shape.head_dim,
-                              1.0f / std::sqrt(static_cast<float>(shape.head_dim)), shape.type},
+  const ShadowOptions shadow{{.n_heads = model.model.config().n_heads,
+                              .n_kv_heads = shape.n_kv_heads,
+                              .head_dim = shape.head_dim,
+                              .scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim)),
+                              .type = shape.type,
+                              .soft_cap = static_cast<float>(model.model.config().attention_soft_cap)},
                              {std::max<int64_t>(1, std::llround(1 / options.share))}};
   std::vector<std::unique_ptr<KvCachePolicy>> made;
   for (const PolicySpec& spec : policies) made.push_back(model.make_policy(spec.for_context(options.context)));
@@ -70,7 +74,10 @@ EvaluationReport measure_drift(const EvaluationModel& model, std::span<const Pol
         progress((static_cast<double>(window) + done) / static_cast<double>(starts.size()));
       }
     }
-    for (size_t p = 0; p < seen.size(); ++p) bytes[p] += static_cast<double>(seen[p]->stats().bytes);
+    for (size_t p = 0; p < seen.size(); ++p) {
+      const CacheStats stats = seen[p]->stats();
+      bytes[p] += static_cast<double>(stats.bytes - stats.window_bytes);
+    }
   }
 
   EvaluationReport report;

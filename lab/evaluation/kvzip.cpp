@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cache/forwarding_cache.h"
+#include "cache/layered_cache.h"
 #include "cache/parameters.h"
 #include "cache/stores/shared_budget_store.h"
 #include "cache/stores/slot_store.h"
@@ -114,9 +115,10 @@ std::unique_ptr<KvCachePolicy> make_kvzip_policy(const EvaluationModel& model, c
   check_eviction(options);
   auto scorer = std::make_shared<RecordedScorer>(model.shape.n_kv_heads, static_cast<int64_t>(context.size()),
                                                  repeat_scores(model, tokenizer, context));
-  return std::make_unique<StagedPolicy>(
-      "kvzip", *model.context, options.boundaries(),
-      std::make_unique<SharedBudgetStoreFactory>(SharedBudgetOptions{options, 1}, std::move(scorer)));
+  return add_windows(*model.context,
+                     std::make_unique<StagedPolicy>("kvzip", *model.context, options.boundaries(),
+                                                    std::make_unique<SharedBudgetStoreFactory>(
+                                                        SharedBudgetOptions{options, 1}, std::move(scorer))));
 }
 
 }  // namespace smartkv

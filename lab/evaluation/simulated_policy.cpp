@@ -5,7 +5,9 @@
 #include <mutex>
 
 #include "cache/forwarding_cache.h"
+#include "cache/layered_cache.h"
 #include "cache/parameters.h"
+#include "cache/policies/full/full.h"
 
 namespace smartkv {
 namespace {
@@ -161,6 +163,7 @@ class RangeCache final : public ForwardingCache {
       : ForwardingCache({full}), width_(width), ranges_(ranges) {}
 
   void write(int64_t layer, const KvRows& rows) override {
+    if (layer >= std::ssize(ranges_->k)) return ForwardingCache::write(layer, rows);  // a layer with a window
     float k = 0, v = 0;
     for (int64_t i = 0; i < rows.n; ++i) {
       for (int64_t j = i * rows.stride; j < i * rows.stride + width_; ++j) {
@@ -197,9 +200,10 @@ std::unique_ptr<KvCachePolicy> make_simulated_policy(const EvaluationModel& mode
   const std::string name = read.text("format", "");
   read.done();
   SimulatedFormat format = simulated_format(name, model.shape, ranges);
-  if (format.tile > 1 && model.model.config().sliding_window > 0)
-    throw CacheError("kv_cache.format: \"" + name + "\" is not simulated for models with a sliding window");
-  return std::make_unique<SimulatedPolicy>(std::move(format), model.shape, model.make_policy("full"));
+  if (model.context == nullptr) throw EvaluationError("simulated: expected a policy context, found none");
+  return add_windows(*model.context,
+                     std::make_unique<SimulatedPolicy>(std::move(format), model.shape,
+                                                       make_full_policy(*model.context, nlohmann::json::object())));
 }
 
 TensorRanges measure_ranges(const EvaluationModel& model, std::span<const TokenId> tokens) {

@@ -44,6 +44,10 @@ std::filesystem::path calibrate_by_answers(const std::filesystem::path& model_pa
   const std::unique_ptr<Weights> weights = Weights::open(options.path);
   const std::filesystem::path file = calibration_file(*weights);
   const auto shape = [&] { return llama_cache_shape(weights->config(), options); };
+  if (shape().n_layers == 0) {
+    throw ModelError(weights->config().name + ": expected a layer with full attention to calibrate, found a " +
+                     "sliding_window of " + std::to_string(weights->config().sliding_window) + " tokens in all layers");
+  }
   if (force) std::filesystem::remove(file);
   auto known = find_sensitivity(file, shape());
   if (known != nullptr && known->by_answers && !known->frontier.empty()) {

@@ -47,10 +47,11 @@ nlohmann::ordered_json describe(const std::filesystem::path& path) {
       {"vocab_size", c.vocab_size},
       {"context_length", c.context_length},
       {"sliding_window", c.sliding_window},
+      {"window_layers", c.n_window_layers()},
       {"rope_theta", c.rope.theta},
       {"rope_scaling", name(c.rope.scaling)},
       {"tie_word_embeddings", c.tie_word_embeddings},
-      {"kv_bytes_per_token_bf16", 4 * c.n_layers * c.n_kv_heads * padded_config(c).head_dim}};
+      {"kv_bytes_per_token_bf16", 4 * c.n_full_layers() * c.n_kv_heads * padded_config(c).head_dim}};
   for (const auto& [type, kind] : kinds) {
     json["tensors"][type] = {{"tensors", kind.tensors}, {"parameters", kind.parameters}, {"bytes", kind.bytes}};
   }

@@ -81,10 +81,11 @@ Fit fit(const Weights& all, int64_t devices, const PlanArguments& arguments) {
   fit.budget = {parse_memory(arguments.memory), llama_weight_bytes(weights, options),
                 llama_pass_bytes(weights.config(), options, rows)};
   const ModelConfig& config = all.config();
+  options.context_length = arguments.context;  // a shorter context may need no window
   const CacheShape shape = llama_cache_shape(weights.config(), options);
   PolicyContext context{shape, PagePool::create(shape)};
   if (devices > 1) context.heads = std::make_shared<ModelHeads>(shard_sizes(config.n_kv_heads, devices), 0);
-  if (arguments.context > config.sliding_window) context.window = sliding_window(config);
+  if (shape.n_layers < config.n_layers) context.window = sliding_window(config);
   const GateSet gates({model_identity(all)}, config);
   context.load_gate = [&gates](const std::string& name) { return gates.find(name); };
   const PlanQuestion question{.prompt_tokens = arguments.context, .sequences = arguments.concurrency};

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "cache/sequence_cache.h"
+#include "cache/policy.h"
 #include "kernels/aligned_buffer.h"
 #include "kernels/kv_backend.h"
 #include "kernels/thread_pool.h"
@@ -17,15 +17,16 @@ class CacheDriver {
  public:
   CacheDriver(const CacheShape& shape, int64_t n_heads, ThreadPool* pool)
       : CacheDriver(shape, n_heads, kernels::make_cpu_kv_backend(pool)) {}
-  // `first` and `all` describe a cache of only some of a model's KV heads: the index of its first head, and the number
-  // of heads of the model. all = 0: the cache has all heads.
+  // `window` describes the layers after those of `shape`. `first` and `all` describe a cache of only some of a model's
+  // KV heads: the index of its first head, and the number of heads of the model. all = 0: the cache has all heads.
   CacheDriver(const CacheShape& shape, int64_t n_heads, std::shared_ptr<kernels::KvBackend> backend, int64_t first = 0,
-              int64_t all = 0)
+              int64_t all = 0, const SlidingWindow& window = {})
       : shape_(shape),
         attention_{n_heads, shape.n_kv_heads, shape.head_dim, 0.125f, shape.type},
         backend_(std::move(backend)),
         first_(first),
-        all_(all == 0 ? shape.n_kv_heads : all) {}
+        all_(all == 0 ? shape.n_kv_heads : all),
+        window_(window) {}
 
   // Runs one pass over the next n tokens without committing them. Returns the attention outputs of each token,
   // converted to f32: [n_layers, n_heads, head_dim]. Each `salt` gives other random rows.
@@ -33,7 +34,9 @@ class CacheDriver {
     const int64_t heads = attention_.n_heads, dim = shape_.head_dim, width = (heads + 2 * shape_.n_kv_heads) * dim;
     std::vector<std::vector<float>> outputs(static_cast<size_t>(n));
     cache->reserve(n);
-    for (int64_t layer = 0; layer < shape_.n_layers; ++layer) {
+    for (int64_t layer = 0; layer < shape_.n_layers + window_.n_layers; ++layer) {
+      kernels::AttentionShape attention = attention_;
+      if (layer >= shape_.n_layers) attention.window = window_.tokens;
       std::vector<float> rows;
       for (int64_t i = 0; i < n; ++i) append_row(layer, cache->tokens() + i, salt, &rows);
       const float* k = rows.data() + heads * dim;
@@ -42,13 +45,13 @@ class CacheDriver {
       cache->view(layer, n, &segments);
       AlignedBuffer out(static_cast<size_t>(n * heads * dim) * sizeof(float));
       const kernels::AttentionTask task{rows.data(), width, n, segments, out.data()};
-      backend_->attention(attention_, {&task, 1});
+      backend_->attention(attention, {&task, 1});
       for (int64_t i = 0; i < n; ++i) {
         for (int64_t d = 0; d < heads * dim; ++d) {
           outputs[static_cast<size_t>(i)].push_back(value(out, i * heads * dim + d));
         }
       }
-      observe(cache, layer, n, rows, width);
+      if (layer < shape_.n_layers) observe(cache, layer, n, rows, width);
     }
     cache->advance(n);
     return outputs;
@@ -118,6 +121,7 @@ class CacheDriver {
   kernels::AttentionShape attention_;
   std::shared_ptr<kernels::KvBackend> backend_;
   int64_t first_, all_;
+  SlidingWindow window_;
 };
 
 }  // namespace smartkv

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "cache/policy.h"
 #include "kernels/kv_backend.h"
 #include "kernels/thread_pool.h"
 
@@ -12,6 +13,7 @@ namespace smartkv {
 
 struct ConformanceShape {
   int64_t n_heads, n_kv_heads, head_dim;
+  SlidingWindow window = {};
 };
 
 std::vector<ConformanceShape> conformance_shapes();

@@ -111,56 +111,6 @@ TEST_F(FullPolicyTest, TruncatesToAnyUncommittedLength) {
   EXPECT_THROW(cache->commit(141), CacheError);
 }
 
-// Tokens that a window of 100 can still show stay, and older pages are released. Forks, prefixes and files work as
-// usual.
-TEST_F(FullPolicyTest, KeepsNoMoreThanAWindow) {
-  PolicyContext context{shape_, pool_};
-  context.window = {100, true};
-  const auto policy = make_policy(context, nullptr);
-  const auto grow = [&](SequenceCache& cache, int64_t end) {
-    while (cache.tokens() < end) {
-      append(cache, std::min(end, cache.next_boundary()) - cache.tokens(), 0);
-      cache.commit(cache.tokens());
-    }
-  };
-  const auto cache = policy->new_sequence(150);
-  for (const int64_t n : {90, 150, 163, 164, 228, 1000}) {
-    const int64_t before = pool_->bytes_in_use(), growth = cache->max_growth(n - cache->tokens());
-    grow(*cache, n);
-    EXPECT_LE(pool_->bytes_in_use(), before + growth);
-    const std::vector<int64_t> held = cache->positions(1, 2);
-    ASSERT_LE(held.front(), std::max<int64_t>(0, n + 1 - 100));
-    EXPECT_LE(cache->stats().bytes, policy->max_bytes(150, n));
-    EXPECT_LE(cache->stats().bytes, 4 * kPageTokens * shape_.bytes_per_token());
-    const std::vector<float> all = expected(1, n, 0);
-    EXPECT_EQ(keys(*cache, 1), std::vector<float>(all.begin() + held.front(), all.end()));
-    EXPECT_EQ(cache->stable_bytes(), 0);
-  }
-  const auto prompt = policy->new_sequence(400);
-  grow(*prompt, 256);
-  const auto resumed = prompt->resume(500), fresh = policy->new_sequence(500);
-  grow(*fresh, 256);
-  ASSERT_NE(resumed, nullptr);
-  EXPECT_EQ(keys(*resumed, 0), keys(*fresh, 0));
-  EXPECT_EQ(resumed->next_boundary(), fresh->next_boundary());
-}
-
-TEST(Registry, RefusesByNameWhatAWindowRulesOut) {
-  const CacheShape shape{1, 1, 64, kernels::KvType::kBf16};
-  PolicyContext context{shape, PagePool::create(shape)};
-  context.window = {4096, false};
-  for (const char* policy : {"full", "k8v8", "k8v4", "k4v4", "k3v3", "k2v2"})
-    EXPECT_EQ(policy_error(context, policy), "no error");
-  for (const PolicyRow& row : policy_registry()) {
-    if (row.in_order) continue;
-    const std::string error = policy_error(context, row.name);
-    EXPECT_NE(error.find("the last 4096 tokens only"), std::string::npos) << error;
-    EXPECT_NE(error.find("found \"" + std::string(row.name) + "\""), std::string::npos) << error;
-  }
-  EXPECT_NE(policy_error(context, {{"policy", "full"}, {"shadow", 0.5}}).find("\"full\" with shadow"),
-            std::string::npos);
-}
-
 TEST(Registry, NamesWhatIsWrong) {
   const CacheShape shape{1, 1, 16, kernels::KvType::kBf16};
   const PolicyContext context{shape, PagePool::create(shape)};

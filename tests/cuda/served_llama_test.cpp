@@ -47,7 +47,7 @@ TEST(MirroredOnDevice, DraftsHoldWhatTheyWouldAlone) {
     const auto policy = served.model->make_policy(served.context, "k8v8");
     const auto alone = policy->new_sequence(0), draft = policy->new_sequence(0),
                target = served.policy->new_sequence(0);
-    MirroredCache mirror(served.context.shape, served.model->kv_backend(), target.get(), draft.get());
+    MirroredCache mirror(served.context, target.get(), draft.get());
     std::vector<float> logits(static_cast<size_t>(weights.config().vocab_size)), expected = logits;
     const auto pass = [&](SequenceCache* cache, int64_t n, float* to) {
       const auto at = static_cast<size_t>(cache->tokens());

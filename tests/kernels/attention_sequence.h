@@ -148,7 +148,9 @@ struct Sequence {
         dot += static_cast<double>(q[(query * shape.n_heads + head) * shape.head_dim + d]) *
                k[(t * shape.n_kv_heads + kv) * shape.head_dim + d];
       }
-      weights[t] = dot * shape.scale + static_cast<double>(bias[t * shape.n_kv_heads + kv]);
+      dot *= shape.scale;
+      if (shape.soft_cap > 0) dot = shape.soft_cap * std::tanh(dot / shape.soft_cap);
+      weights[t] = dot + static_cast<double>(bias[t * shape.n_kv_heads + kv]);
       maximum = std::max(maximum, weights[t]);
     }
     for (int64_t t = first; t <= query; ++t) sum += weights[t] = std::exp(weights[t] - maximum);

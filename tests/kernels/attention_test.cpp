@@ -132,6 +132,24 @@ TEST_P(AttentionLevels, SharedPagesChangeNoBit) {
   }
 }
 
+TEST_P(AttentionLevels, SoftCapsEqualTheDefinition) {
+  const KvType type = std::get<1>(GetParam());
+  const PageFormats formats[] = {{std::nullopt},
+                                 {QuantizedLayout{uniform_runs(64, 8), uniform_runs(kPageTokens, 8)}, std::nullopt}};
+  ThreadPool pool(2);
+  for (const PageFormats& format : formats) {
+    for (const float cap : {0.3f, 2.0f, 50.0f}) {
+      Sequence sequence({9, 3, 64}, type, 360, static_cast<uint64_t>(10 * cap), format, Bias::kSome);
+      sequence.shape.soft_cap = cap;
+      const std::vector<double> expected = sequence.reference(37);
+      const std::vector<uint8_t> out = run_attention(pool, sequence, 37);
+      EXPECT_LT(relative_error(expected, [&](size_t i) { return element(out, type, i); }),
+                type == KvType::kBf16 ? 4e-3 : 5e-4)
+          << "cap " << cap;
+    }
+  }
+}
+
 TEST_P(AttentionLevels, SlidingWindowsEqualTheDefinition) {
   const KvType type = std::get<1>(GetParam());
   const PageFormats formats[] = {{std::nullopt},

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <random>
 #include <set>
 #include <string>
@@ -290,7 +291,7 @@ TEST_P(LinearTest, AddsBiasAndResidual) {
   }
 }
 
-TEST_P(LinearTest, SwiGluOfInterleavedGateAndUp) {
+TEST_P(LinearTest, GatesOfInterleavedGateAndUp) {
   if (!available_) return;
   const WeightType type = GetParam().type;
   ThreadPool pool(2);
@@ -304,22 +305,29 @@ TEST_P(LinearTest, SwiGluOfInterleavedGateAndUp) {
       input.values[i] *= 64;
     }
     const std::vector<float> y = run(pool, matrix, input.view);
-    std::vector<float> out(static_cast<size_t>(rows * n / 2));
-    std::vector<uint16_t> out_bf16(out.size());
-    void* target = type == WeightType::kF32 ? static_cast<void*>(out.data()) : out_bf16.data();
-    linear(pool, matrix, input.view, {.out = target, .stride = n / 2, .epilogue = Epilogue::kSwiGlu, .bias = nullptr},
-           scratch_);
-    for (int64_t row = 0; row < rows; ++row) {
-      for (int64_t i = 0; i < n / 2; ++i) {
-        const double gate = y[static_cast<size_t>(row * (n + 3) + i / 16 * 32 + i % 16)];
-        const double up = y[static_cast<size_t>(row * (n + 3) + i / 16 * 32 + 16 + i % 16)];
-        const double expected = gate / (1 + std::exp(-gate)) * up;
-        const auto at = static_cast<size_t>(row * n / 2 + i);
-        if (type == WeightType::kF32) {
-          ASSERT_NEAR(out[at], expected, 1e-6 * std::fabs(expected) + 1e-30) << "gate " << gate;
-        } else {
-          // Half a unit in the last of bf16's 8 bits.
-          ASSERT_NEAR(from_bf16(out_bf16[at]), expected, 0.00392 * std::fabs(expected) + 1e-30) << "gate " << gate;
+    for (const Epilogue epilogue : {Epilogue::kSwiGlu, Epilogue::kGeGlu}) {
+      std::vector<float> out(static_cast<size_t>(rows * n / 2));
+      std::vector<uint16_t> out_bf16(out.size());
+      void* target = type == WeightType::kF32 ? static_cast<void*>(out.data()) : out_bf16.data();
+      linear(pool, matrix, input.view, {.out = target, .stride = n / 2, .epilogue = epilogue, .bias = nullptr},
+             scratch_);
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t i = 0; i < n / 2; ++i) {
+          const double gate = y[static_cast<size_t>(row * (n + 3) + i / 16 * 32 + i % 16)];
+          const double up = y[static_cast<size_t>(row * (n + 3) + i / 16 * 32 + 16 + i % 16)];
+          const double cubic = std::sqrt(2 / std::numbers::pi) * (gate + 0.044715 * gate * gate * gate);
+          const double activated =
+              epilogue == Epilogue::kSwiGlu ? gate / (1 + std::exp(-gate)) : gate / (1 + std::exp(-2 * cubic));
+          const double expected = activated * up;
+          const auto at = static_cast<size_t>(row * n / 2 + i);
+          // The exponent's own rounding grows with it.
+          const double rounding = epilogue == Epilogue::kSwiGlu ? 1e-6 : 1e-5;
+          if (type == WeightType::kF32) {
+            ASSERT_NEAR(out[at], expected, rounding * std::fabs(expected) + 1e-30) << "gate " << gate;
+          } else {
+            // Half a unit in the last of bf16's 8 bits.
+            ASSERT_NEAR(from_bf16(out_bf16[at]), expected, 0.00392 * std::fabs(expected) + 1e-30) << "gate " << gate;
+          }
         }
       }
     }

@@ -100,6 +100,51 @@ TEST(HfConfig, SeedOssHasItsDefaultsAndNoBiasOnTheOutputOfAttention) {
   EXPECT_THAT(error_of([&] { with(true); }), HasSubstr("key \"attention_out_bias\": expected false, found true"));
 }
 
+// The published configuration of a model of texts and images leaves out what transformers knows.
+TEST(HfConfig, GemmasTextModelIsRead) {
+  const nlohmann::json text = {
+      {"model_type", "gemma3_text"}, {"hidden_size", 2560},
+      {"intermediate_size", 10240},  {"num_hidden_layers", 34},
+      {"sliding_window", 1024},      {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}};
+  const nlohmann::json whole = {{"model_type", "gemma3"},
+                                {"eos_token_id", {1, 106}},
+                                {"mm_tokens_per_image", 256},
+                                {"vision_config", {{"model_type", "siglip_vision_model"}}},
+                                {"text_config", text}};
+  const ModelConfig c = parse_hf_config(whole, "config.json");
+  EXPECT_EQ(c.architecture, "gemma3");
+  EXPECT_EQ(std::vector({c.n_heads, c.n_kv_heads, c.head_dim, c.vocab_size, c.context_length}),
+            (std::vector<int64_t>{8, 4, 256, 262208, 131072}));
+  EXPECT_EQ(c.eos_token_ids, (std::vector<int32_t>{1, 106}));
+  EXPECT_EQ(c.n_full_layers(), 5);
+  EXPECT_EQ(std::vector({c.window(4), c.window(5)}), (std::vector<int64_t>{1024, 0}));
+  EXPECT_EQ(c.rope.theta, 1e6);
+  EXPECT_EQ(c.rope.factor, 8.0);
+  EXPECT_EQ(c.window_rope().theta, 10000.0);
+  EXPECT_EQ(c.window_rope().scaling, RopeScaling::kNone);
+  EXPECT_NEAR(c.attention_multiplier, 1.0 / 16, 1e-12);
+  EXPECT_NEAR(c.embedding_multiplier, 50.5964425627, 1e-9);
+  EXPECT_EQ(c.activation, Activation::kGelu);
+  EXPECT_TRUE(c.tie_word_embeddings);
+
+  const auto with = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json changed = text;
+    changed[key] = value;
+    return error_of([&] { parse_hf_config(changed, "config.json"); });
+  };
+  EXPECT_EQ(with("final_logit_softcapping", nullptr), "no error");
+  EXPECT_THAT(with("final_logit_softcapping", 30.0), HasSubstr("key \"final_logit_softcapping\""));
+  EXPECT_THAT(with("use_bidirectional_attention", true), HasSubstr("key \"use_bidirectional_attention\""));
+  EXPECT_THAT(with("hidden_activation", "gelu"), HasSubstr("expected \"gelu_pytorch_tanh\", found \"gelu\""));
+  EXPECT_THAT(with("query_pre_attn_scalar", 0), HasSubstr("query_pre_attn_scalar"));
+  EXPECT_THAT(with("layer_types", nlohmann::json::array({"chunked_attention"})),
+              HasSubstr("full_attention or sliding"));
+  EXPECT_THAT(error_of([] {
+                parse_hf_config({{"model_type", "gemma3"}}, "config.json");
+              }),
+              HasSubstr("key \"text_config\": expected an object"));
+}
+
 TEST(HfConfig, SlidingWindowsAreReadAsTransformersReadsThem) {
   nlohmann::json good = nlohmann::json::parse(read_file(kFixtures / "tiny/config.json"));
   good.erase("attention_bias");

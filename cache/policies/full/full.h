@@ -1,5 +1,4 @@
-// The full cache: keeps every token that some query may still see, exactly as it is. Without sliding windows that is
-// every token. Every other policy is measured against it.
+// The full cache: keeps every token exactly as it is. Every other policy is measured against it.
 #pragma once
 
 #include "cache/policy.h"

@@ -1,10 +1,12 @@
 // Compares every architecture and every scaling of RoPE in f32 with Hugging Face transformers, from folders and from
 // GGUF files. The fixtures are made by tests/fixtures/architectures/make.py.
 #include <cmath>
+#include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/weights/architecture.h"
 #include "tests/engine/model/architecture_cases.h"
 #include "tests/engine/model/served_llama.h"
 #include "tests/weights/gguf_keys.h"
@@ -67,6 +69,29 @@ TEST(GgufRope, KeysEqualTransformers) {
   }
 }
 
+// The README and the page about models name every architecture, and no other.
+TEST(Architectures, AreThoseOfTheDocuments) {
+  std::string names = architecture_names(), rows;
+  const std::string readme = read_file(SMARTKV_SOURCE "/README.md");
+  const size_t begin = readme.find("- Architectures: ");
+  ASSERT_NE(begin, std::string::npos);
+  std::string listed;
+  for (const char c : readme.substr(begin + 17, readme.find('.', begin) - begin - 17)) {
+    if (c != '`' && !(c == ' ' && listed.ends_with(' '))) listed += c == '\n' ? ' ' : c;
+  }
+  std::erase(listed, ' ');
+  std::erase(names, ' ');
+  EXPECT_EQ(listed, names);
+  std::istringstream page(read_file(SMARTKV_SOURCE "/docs/use/models.md"));
+  bool in_table = false;
+  for (std::string line; std::getline(page, line);) {
+    if (line.starts_with("| architecture |")) in_table = true;
+    if (in_table && line.empty()) break;
+    if (in_table && line.starts_with("| `")) rows += (rows.empty() ? "" : ",") + line.substr(3, line.find('`', 3) - 3);
+  }
+  EXPECT_EQ(rows, names);
+}
+
 nlohmann::json long_mistral() {
   nlohmann::json item = architecture_cases()["mistral_window"];
   item["config"]["max_position_embeddings"] = 512;
@@ -82,27 +107,43 @@ TEST(SlidingWindow, IsNoneUpToItsLength) {
   EXPECT_EQ(load_llama(*weights, {.dtype = DataType::kF32, .context_length = 13}, pool)->config().sliding_window, 12);
 }
 
-// Pages that no layer sees any more are released without changing a result. A cache in 8 bits releases nothing.
-TEST(SlidingWindow, TheFullCacheKeepsWhatIsSeen) {
+// Pages that no layer sees any more are released without changing a result. If all layers have a window, no policy
+// changes anything.
+TEST(SlidingWindow, TheCacheKeepsWhatIsSeen) {
   const nlohmann::json item = long_mistral();
   const Folder folder;
   write_case(folder, item);
   const auto weights = Weights::open(folder.path());
   Served forgetting(*weights, "f32"), keeping(*weights, "f32"), coded(*weights, "f32");
-  keeping.context.window.in_all_layers = false;
+  keeping.context.window.tokens = 512;
   keeping.policy = make_policy(keeping.context, nullptr);
-  coded.policy = make_policy(coded.context, {{"policy", "k8v8"}, {"window", 0}});
+  coded.policy = make_policy(coded.context, "k4v4");
   const std::vector<TokenId> tokens = some_tokens(400, 40, 5);
-  const std::vector<float> logits = forgetting.run(tokens, 50), expected = keeping.run(tokens, 50),
-                           in_codes = coded.run(tokens, 50);
+  const std::vector<float> logits = forgetting.run(tokens, 50), expected = keeping.run(tokens, 50);
   EXPECT_EQ(logits, forgetting.run(tokens, 33));
-  EXPECT_EQ(in_codes, coded.run(tokens, 33));
-  for (size_t i = 0; i < logits.size(); ++i) {
-    ASSERT_NEAR(logits[i], expected[i], 1e-4) << i;
-    ASSERT_NEAR(in_codes[i], expected[i], 0.2) << i;
-  }
-  EXPECT_LE(forgetting.policy->max_bytes(0, 400), 2 * forgetting.context.shape.bytes_per_token() * 64);
-  EXPECT_EQ(keeping.policy->max_bytes(0, 400), 7 * keeping.context.shape.bytes_per_token() * 64);
+  EXPECT_EQ(logits, coded.run(tokens, 33));
+  for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], expected[i], 1e-4) << i;
+  const int64_t page = keeping.context.pool->page_bytes();
+  EXPECT_LE(forgetting.policy->max_bytes(0, 400), 2 * page);
+  EXPECT_EQ(keeping.policy->max_bytes(0, 400), 7 * page);
+}
+
+// One layer has a window and the other has not: a policy changes the latter alone.
+TEST(SlidingWindow, PoliciesApplyToTheOtherLayers) {
+  nlohmann::json item = architecture_cases()["qwen2_window"];
+  item["config"]["max_position_embeddings"] = 512;
+  const Folder folder;
+  write_case(folder, item);
+  const auto weights = Weights::open(folder.path());
+  Served full(*weights, "f32"), coded(*weights, "f32");
+  coded.policy = make_policy(coded.context, "k8v8");
+  const std::vector<TokenId> tokens = some_tokens(400, 40, 5);
+  const std::vector<float> expected = full.run(tokens, 50), logits = coded.run(tokens, 50);
+  EXPECT_EQ(logits, coded.run(tokens, 33));
+  EXPECT_NE(logits, expected);
+  for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], expected[i], 0.2) << i;
+  const int64_t page = full.context.pool->page_bytes();
+  EXPECT_LE(full.policy->max_bytes(0, 400), (7 + 2) * page);
 }
 
 }  // namespace

@@ -34,10 +34,11 @@ class TinyWeights final : public Weights {
     add("model.embed_tokens.weight", {c.vocab_size, c.hidden_size}, 1.0f);
     for (int64_t i = 0; i < c.n_layers; ++i) {
       const std::string layer = "model.layers." + std::to_string(i) + ".";
-      const bool on_input = c.norm_placement == NormPlacement::kInput;
-      add(layer + (on_input ? "input_layernorm.weight" : "post_feedforward_layernorm.weight"), {c.hidden_size}, 0.2f,
-          1.0f);
-      add(layer + "post_attention_layernorm.weight", {c.hidden_size}, 0.2f, 1.0f);
+      const NormNames norms = norm_names(c.norm_placement);
+      for (const std::string& norm :
+           {norms.attention_input, norms.attention_output, norms.mlp_input, norms.mlp_output}) {
+        if (!norm.empty()) add(layer + norm + ".weight", {c.hidden_size}, 0.2f, 1.0f);
+      }
       if (c.qk_norm != QkNorm::kNone) {
         add(layer + "self_attn.q_norm.weight", {c.qk_norm == QkNorm::kHead ? c.head_dim : q}, 0.2f, 1.0f);
         add(layer + "self_attn.k_norm.weight", {c.qk_norm == QkNorm::kHead ? c.head_dim : kv}, 0.2f, 1.0f);

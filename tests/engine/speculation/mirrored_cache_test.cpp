@@ -27,7 +27,7 @@ class MirroredCacheTest : public testing::Test {
 TEST_F(MirroredCacheTest, LongPassesFillTheDraftAsShortOnes) {
   for (const char* policy : {"k4v4", "k8v8", "full"}) {
     const auto alone = sequence(policy), plain = sequence("full"), target = sequence("full"), draft = sequence(policy);
-    MirroredCache mirror(shape_, context_.pool->backend(), target.get(), draft.get());
+    MirroredCache mirror(context_, target.get(), draft.get());
     driver_.run(alone.get(), 1000, 64);
     driver_.run(plain.get(), 1000, 64);
     int64_t end = 0;
@@ -46,7 +46,7 @@ TEST_F(MirroredCacheTest, LongPassesFillTheDraftAsShortOnes) {
 
 TEST_F(MirroredCacheTest, WhatIsTruncatedNeverReachesTheDraft) {
   const auto alone = sequence("k4v4"), target = sequence("full"), draft = sequence("k4v4");
-  MirroredCache mirror(shape_, context_.pool->backend(), target.get(), draft.get());
+  MirroredCache mirror(context_, target.get(), draft.get());
   driver_.run(alone.get(), 220, 64);
   // The passes end on both sides of the draft's boundaries.
   for (int64_t end = 0; end < 220; end += 11) {
@@ -62,7 +62,7 @@ TEST_F(MirroredCacheTest, WhatIsTruncatedNeverReachesTheDraft) {
 
 TEST_F(MirroredCacheTest, KeptRowsAreCommittedAllTogether) {
   const auto target = sequence("full"), draft = sequence("k4v4");
-  MirroredCache mirror(shape_, context_.pool->backend(), target.get(), draft.get());
+  MirroredCache mirror(context_, target.get(), draft.get());
   driver_.pass(&mirror, 300);
   EXPECT_THROW(mirror.commit(200), CacheError);
   mirror.commit(300);

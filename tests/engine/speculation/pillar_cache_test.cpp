@@ -175,5 +175,33 @@ TEST_F(PillarCacheTest, RefusesTargetsWhoseRowsItCannotRead) {
   EXPECT_THROW(make_pillar_policy(context_, {{"policy", "pillar_attn"}, {"window", 64}}, 4), CacheError);
 }
 
+// In layers with a window the draft reads what the target has, through rejected drafts and boundaries.
+TEST_F(PillarCacheTest, DraftsReadTheTargetsWindows) {
+  PolicyContext windowed = context_;
+  windowed.window = {100, 1};
+  CacheDriver driver(shape_, 4, windowed.pool->backend(), 0, 0, windowed.window);
+  const auto full = make_policy(windowed, "full"),
+             of_draft = make_pillar_policy(windowed, {{"policy", "pillar_attn"}, {"tokens", 1024}}, 4);
+  const auto target = full->new_sequence(150);
+  const auto draft = of_draft->new_sequence(150);
+  driver.run(target.get(), 70, 64);  // as after a prefix hit
+  PillarMirror mirror(target.get(), pillar(draft));
+  while (mirror.tokens() < 400) {
+    const int64_t at = mirror.tokens();
+    driver.pass(&mirror, std::min<int64_t>({at < 150 ? 64 : 5, 400 - at, mirror.next_boundary() - at}));
+    // The last token of a verification is rejected.
+    if (at >= 150 && mirror.tokens() - at > 1 && mirror.tokens() < mirror.next_boundary()) {
+      mirror.truncate(mirror.tokens() - 1);
+    }
+    mirror.commit(mirror.tokens());
+    if (mirror.tokens() < 150) continue;
+    // 1,024 tokens are all of them, so the draft computes what the target would.
+    const auto fork = target->fork();
+    EXPECT_EQ(driver.pass(draft.get(), 2), driver.pass(fork.get(), 2)) << at;
+    draft->truncate(mirror.tokens());
+    EXPECT_LE(draft->stats().bytes, of_draft->max_bytes(150, draft->tokens() + 2));
+  }
+}
+
 }  // namespace
 }  // namespace smartkv
