@@ -13,6 +13,7 @@
 #include "engine/model/llama_weights.h"
 #include "engine/weights/gguf.h"
 #include "engine/weights/gguf_writer.h"
+#include "engine/weights/packed_integers.h"
 #include "engine/weights/quantized_rows.h"
 #include "kernels/task_errors.h"
 
@@ -45,10 +46,12 @@ bool is_head(const std::string& name) {
 Task plan(const TensorView& view, WeightType type) {
   if (view.shape.size() != 2) return {view, view.type};
   const WeightType wanted = is_head(view.name) ? llama_head_storage({type}).type : type;
-  const int bits = group_bits(view);
-  if (coded_bits(view) > 0 && coded_bits(view) <= bits_of(wanted)) return {view, view.type};
-  if (bits > 0 && bits <= bits_of(wanted) && view.integers == nullptr) return {view, view.type};
-  if (bits > 0 && bits <= bits_of(wanted)) return {view, bits == 4 ? TensorType::kQ4_1 : TensorType::kQ8_0};
+  const bool kept = keeps_integers(view, {wanted});
+  if (kept && view.integers == nullptr) return {view, view.type};
+  // The blocks of GGUF cannot say in which order the inputs of act-order are.
+  if (kept && view.integers->order.empty()) {
+    return {view, view.integers->bits == 4 ? TensorType::kQ4_1 : TensorType::kQ8_0};
+  }
   return {view, wanted == WeightType::kInt4 ? TensorType::kQ4_1 : TensorType::kQ8_0, true};
 }
 
