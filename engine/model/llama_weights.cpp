@@ -1,5 +1,10 @@
 #include "engine/model/llama_weights.h"
 
+#include <cmath>
+#include <cstdio>
+#include <mutex>
+
+#include "engine/log.h"
 #include "engine/weights/packed_integers.h"
 #include "engine/weights/quantized_rows.h"
 #include "kernels/linear_format.h"
@@ -64,7 +69,7 @@ class FileRows final : public kernels::EncodedRows {
   int64_t bytes_ = 0;
 };
 
-// Returns the order of the inputs of a tensor, null if it is that of the file.
+// Returns the order in which a tensor has its inputs, empty if it is that of the file.
 std::vector<int32_t> order_of(const TensorView& view) {
   return view.integers == nullptr ? std::vector<int32_t>() : view.integers->order;
 }
@@ -77,6 +82,16 @@ class Packer {
     total_ = c.n_layers * (c.hidden_size * c.head_dim * 2 * (c.n_heads + c.n_kv_heads) +
                            3 * c.hidden_size * c.intermediate_size) +
              c.vocab_size * c.hidden_size * (c.tie_word_embeddings ? 1 : 2);
+  }
+
+  // Logs how much precision was lost by fitting integers of the file to other ones, if any were.
+  void report_loss() const {
+    if (power_ == 0) return;
+    char percent[32];
+    std::snprintf(percent, sizeof percent, "%.2g", 100 * std::sqrt(lost_ / power_));
+    log_warning(weights_.config().name +
+                ": quantized weights whose shapes are padded are converted to int8, with a relative error of " +
+                percent + " %");
   }
 
   kernels::PackedMatrix pack(LlamaStorage storage, int64_t out_features, int64_t in_features,
@@ -110,6 +125,7 @@ class Packer {
       const std::optional<TensorView> view = weights_.find(source.name);
       const bool keep = view && keeps_integers(*view, storage) && kept_format(*view)->type == format.type;
       if (keep && view->integers != nullptr) matrix.input_order = view->integers->order;
+      const bool lossy = storage.as_file && view && !is_float(*view);
       TaskErrors errors;
       pool_.parallel_for((source.rows + kLanes - 1) / kLanes, [&](int64_t i) {
         const int64_t group = source.first_group + i * source.step, count = std::min(kLanes, source.rows - i * kLanes);
@@ -119,7 +135,7 @@ class Packer {
           } else if (keep) {
             keep_lanes(matrix, group, *view, source.name, i * kLanes, count);
           } else {
-            expand_lanes(matrix, group, source.name, i * kLanes, count);
+            expand_lanes(matrix, group, source.name, i * kLanes, count, lossy);
           }
         });
       });
@@ -136,12 +152,31 @@ class Packer {
     }
   }
 
-  void expand_lanes(kernels::PackedMatrix& matrix, int64_t group, const std::string& name, int64_t first,
-                    int64_t count) {
+  // lossy: the weights of the file are integers already.
+  void expand_lanes(kernels::PackedMatrix& matrix, int64_t group, const std::string& name, int64_t first, int64_t count,
+                    bool lossy) {
     thread_local std::vector<float> rows;
     rows.assign(static_cast<size_t>(kLanes * matrix.in_features), 0.0f);
     weights_.read_rows(name, first, count, rows.data());
     kernels::pack_lanes(matrix, group, rows.data());
+    if (lossy) measure_loss(matrix, group, rows, count);
+  }
+
+  void measure_loss(const kernels::PackedMatrix& matrix, int64_t group, const std::vector<float>& rows, int64_t count) {
+    const auto k = static_cast<size_t>(matrix.in_features);
+    std::vector<float> row(k);
+    double error = 0, power = 0;
+    for (int64_t lane = 0; lane < count; ++lane) {
+      kernels::unpack_row(matrix, group * kLanes + lane, row.data());
+      for (size_t i = 0; i < k; ++i) {
+        const double weight = rows[static_cast<size_t>(lane) * k + i], difference = row[i] - weight;
+        error += difference * difference;
+        power += weight * weight;
+      }
+    }
+    const std::lock_guard lock(loss_mutex_);
+    lost_ += error;
+    power_ += power;
   }
 
   void keep_lanes(kernels::PackedMatrix& matrix, int64_t group, const TensorView& view, const std::string& name,
@@ -170,6 +205,8 @@ class Packer {
   ThreadPool& pool_;
   const std::function<void(double)>& progress_;
   int64_t total_ = 0, done_ = 0;
+  std::mutex loss_mutex_;
+  double lost_ = 0, power_ = 0;  // Squares of the weights that were fitted to other integers, and of their errors.
 };
 
 std::vector<float> read_vector(const Weights& weights, const std::string& name, int64_t size) {
@@ -221,9 +258,11 @@ MatrixFormat llama_format(const Weights& weights, LlamaStorage storage, std::spa
     if (all(is_first)) return first;
     if (all(can_be_stored)) return {first.type, Minimums::kStored};
   }
-  const auto has_bytes = [](const TensorView& view) { return !view.data.empty(); };
-  if (storage.as_file && all(has_bytes) && !all(is_float)) return {WeightType::kEncoded};
-  if (storage.as_file && !all(has_bytes)) return {WeightType::kInt8, Minimums::kCentred};
+  if (storage.as_file && !all(is_float)) {
+    // Padded rows have no bytes.
+    const bool in_file = all([](const TensorView& view) { return !view.data.empty(); });
+    return in_file ? MatrixFormat{WeightType::kEncoded} : MatrixFormat{WeightType::kInt8, Minimums::kCentred};
+  }
   if (storage.type != WeightType::kInt8) return {storage.type};
   // Floats fitted to 8 bits are centred.
   const auto centred = [&](const TensorView& view) {
@@ -311,6 +350,7 @@ LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool
     packed.head = packer.pack(head, n_outputs, hidden, {{"lm_head.weight", n_outputs, 0}});
     packed.embedding = packer.pack(head, c.vocab_size, hidden, {{embedding, c.vocab_size, 0}});
   }
+  packer.report_loss();
   return packed;
 }
 
