@@ -125,6 +125,13 @@ class Packer {
       const std::optional<TensorView> view = weights_.find(source.name);
       const bool keep = view && keeps_integers(*view, storage) && kept_format(*view)->type == format.type;
       if (keep && view->integers != nullptr) matrix.input_order = view->integers->order;
+      if (keep && view->scales != nullptr) {  // One factor for the tensor.
+        matrix.row_factors.resize(static_cast<size_t>(out_features), 1.0f);
+        for (int64_t row = 0; row < source.rows; ++row) {
+          const int64_t group = source.first_group + row / kLanes * source.step;
+          matrix.row_factors[static_cast<size_t>(group * kLanes + row % kLanes)] = view->scales->values.front();
+        }
+      }
       const bool lossy = storage.as_file && view && !is_float(*view);
       TaskErrors errors;
       pool_.parallel_for((source.rows + kLanes - 1) / kLanes, [&](int64_t i) {

@@ -137,6 +137,9 @@ std::filesystem::path write_gguf(const Folder& folder, const ModelConfig& c = ti
       if (const size_t at = tensor.name.find(from); at != std::string::npos) tensor.name.replace(at, from.size(), to);
     }
     file.add_tensor(tensor.name, type_of(tensor.name), tensor.shape);
+    if (type_of(tensor.name) == TensorType::kNvfp4) {
+      file.add_tensor(tensor.name.substr(0, tensor.name.rfind('.')) + ".scale", TensorType::kF32, {1});
+    }
   }
   file.begin();
   std::mt19937 generator(1);
@@ -145,6 +148,8 @@ std::filesystem::path write_gguf(const Folder& folder, const ModelConfig& c = ti
       file.write(bytes_of(tensor.values));
     } else {
       file.write(random_blocks(type_of(tensor.name), static_cast<int64_t>(tensor.values.size()), generator));
+      const std::vector<float> factor = {0.25f + static_cast<float>(generator() % 4)};
+      if (type_of(tensor.name) == TensorType::kNvfp4) file.write(bytes_of(factor));
     }
   }
   file.end();
