@@ -55,32 +55,40 @@ Task plan(const TensorView& view, WeightType type) {
   return {view, wanted == WeightType::kInt4 ? TensorType::kQ4_1 : TensorType::kQ8_0, true};
 }
 
-std::string megabytes(int64_t bytes) {
+std::string one_decimal(double value) {
   std::ostringstream text;
-  text << std::fixed << std::setprecision(1) << static_cast<double>(bytes) / 1e6 << " MB";
+  text << std::fixed << std::setprecision(1) << value;
   return text.str();
+}
+
+std::string bits(int64_t bytes, int64_t weights) {
+  return one_decimal(8 * static_cast<double>(bytes) / static_cast<double>(weights));
 }
 
 // Throws ModelError if the tensors would not take less memory than those of `name`, or if a quantized tensor would be
 // fitted to a format that takes no more memory, and so lose precision again.
 void check_gain(const std::string& name, const std::vector<Task>& tasks, WeightType type) {
   constexpr const char* kAdvice = "; serve the model as it is, quantize its original weights, or use --force";
-  int64_t before = 0, after = 0;
+  int64_t before = 0, after = 0, weights = 0;
   for (const Task& task : tasks) {
     before += task.view.bytes();
     after += task.bytes();
+    weights += task.view.elements();
   }
+  const auto size = [&](int64_t bytes) {
+    return one_decimal(static_cast<double>(bytes) / 1e6) + " MB (" + bits(bytes, weights) + " bits a weight)";
+  };
   if (after >= before) {
     throw ModelError(name + ": expected " + std::string(kernels::name(type)) +
-                     " weights to be smaller than the present " + megabytes(before) + ", found " + megabytes(after) +
-                     kAdvice);
+                     " weights to be smaller than the present " + size(before) + ", found " + size(after) + kAdvice);
   }
   for (const Task& task : tasks) {
     if (!task.fitted || is_float(task.view) || task.bytes() > task.view.bytes()) continue;
-    throw ModelError(name + ": tensor \"" + task.view.name + "\": expected F32, F16 or BF16, found " +
-                     std::string(tensor_type_info(task.view.type).name) +
-                     ", which would lose precision a second time in " +
-                     std::string(tensor_type_info(task.stored).name) + kAdvice);
+    throw ModelError(
+        name + ": tensor \"" + task.view.name + "\": expected F32, F16 or BF16, found " +
+        std::string(tensor_type_info(task.view.type).name) + ", which would lose precision a second time in " +
+        std::string(tensor_type_info(task.stored).name) + " (" + bits(task.view.bytes(), task.view.elements()) +
+        " and " + bits(task.bytes(), task.view.elements()) + " bits a weight)" + kAdvice);
   }
 }
 
