@@ -138,7 +138,8 @@ std::filesystem::path write_gguf(const Folder& folder, const ModelConfig& c = ti
     }
     file.add_tensor(tensor.name, type_of(tensor.name), tensor.shape);
     if (type_of(tensor.name) == TensorType::kNvfp4) {
-      file.add_tensor(tensor.name.substr(0, tensor.name.rfind('.')) + ".scale", TensorType::kF32, {1});
+      file.add_tensor(tensor.name.substr(0, tensor.name.rfind('.')) + ".scale", TensorType::kF32,
+                      std::vector<int64_t>{1});
     }
   }
   file.begin();
