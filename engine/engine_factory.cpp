@@ -1,3 +1,5 @@
+#include <malloc.h>
+
 #include "cache/policies/calibrated/calibrated.h"
 #include "engine/calibration/calibration.h"
 #include "engine/engine_impl.h"
@@ -79,7 +81,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
     if (progress) progress(done, what);
   };
   report(0, "opening the model");
-  const std::unique_ptr<Weights> weights = Weights::open(options.model.path);
+  std::unique_ptr<Weights> weights = Weights::open(options.model.path);
   EngineParts parts;
   parts.options = options;
   ModelOptions& model = parts.options.model;
@@ -131,7 +133,11 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
     report(1, "calibrating " + weights.config().name);
     return sensitivity_or_null(weights, served, tokenizer, threads, model);
   });
-  return std::make_unique<EngineImpl>(std::move(parts));
+  auto engine = std::make_unique<EngineImpl>(std::move(parts));
+  // Serving needs neither the file, whose pages count as memory of the process, nor what loading and calibrating held.
+  weights.reset();
+  ::malloc_trim(0);
+  return engine;
 }
 
 }  // namespace smartkv

@@ -5,6 +5,13 @@
 namespace smartkv::kernels {
 namespace {
 
+// Computed here, because code of the file for AMX must not run on other CPUs, not even at the start.
+const LinearKernels kLinearAmx = [] {
+  LinearKernels kernels = kLinearAvx512Vnni;
+  kernels.bf16 = kBf16OnTiles;
+  return kernels;
+}();
+
 // In the order of CpuLevel. AMX uses the functions of the level below where it has no better instruction.
 constexpr CpuKernels kTable[] = {
     {&kAttentionScalar, &kElementwiseScalar, &kLinearScalar},

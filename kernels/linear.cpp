@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/bf16.h"
 #include "kernels/cpu_kernels.h"
 #include "kernels/linear_format.h"
 #include "kernels/thread_pool.h"
@@ -27,31 +28,24 @@ void check_operands(const PackedMatrix& matrix, const LinearInput& input, const 
   }
 }
 
-bool is_integer(WeightType type) { return type != WeightType::kF32 && type != WeightType::kBf16; }
+bool is_integer(WeightType type) { return levels_of(type).bits() > 0; }
 
 LinearKernels::Product product_of(const LinearKernels& kernels, const PackedMatrix& matrix) {
-  const auto minimums = static_cast<size_t>(matrix.minimums);
-  switch (matrix.type) {
-    case WeightType::kF32: return kernels.f32;
-    case WeightType::kBf16: return kernels.bf16;
-    case WeightType::kInt8: return kernels.int8[minimums];
-    case WeightType::kInt4: return kernels.int4[minimums];
-    case WeightType::kInt6: return kernels.int6;
-  }
-  throw std::invalid_argument("linear: unknown weight type");
+  if (matrix.type == WeightType::kF32) return kernels.f32;
+  if (matrix.type == WeightType::kBf16) return kernels.bf16;
+  return kernels.integers[static_cast<size_t>(matrix.type)][static_cast<size_t>(matrix.minimums)];
 }
 
 // How LinearCall::x_sum is computed for a matrix.
 struct Sums {
-  int64_t per_group;  // Sums for each group of 32 inputs: 1, or 2 for int6.
+  int64_t per_group;  // Sums for each group of 32 inputs: 1, or 2 for halves.
   float factor;
 };
 
 Sums sums_of(const PackedMatrix& matrix) {
-  if (matrix.type == WeightType::kInt6) return {2, -static_cast<float>(centre(6))};
-  if (matrix.minimums == Minimums::kCentred)
-    return {1, -static_cast<float>(centre(matrix.type == WeightType::kInt4 ? 4 : 8))};
-  return {1, 1.0f};
+  const Scales scales = scales_of(matrix.type, matrix.minimums);
+  return {scales_halves(scales) ? 2 : 1,
+          has_minimums(scales) ? 1.0f : -static_cast<float>(levels_of(matrix.type).centre)};
 }
 
 // Computes the sums of both halves of each group of q [k], times the group's scale and `factor`. sums: [2 k / 32].
@@ -75,8 +69,9 @@ void for_rows(ThreadPool& pool, const LinearCall& call, int64_t values_per_task,
   });
 }
 
-void quantize_input(ThreadPool& pool, const LinearKernels& kernels, Sums sums, LinearCall& call,
+void quantize_input(ThreadPool& pool, const LinearKernels& kernels, const PackedMatrix& matrix, LinearCall& call,
                     LinearScratch& scratch) {
+  const Sums sums = sums_of(matrix);
   const int64_t rows = call.input.rows;
   const int64_t groups = call.k / kGroupSize, row_sums = sums.per_group * groups;
   scratch.x.grow(static_cast<size_t>(rows * (call.k + (groups + row_sums) * static_cast<int64_t>(sizeof(float)))));
@@ -85,6 +80,12 @@ void quantize_input(ThreadPool& pool, const LinearKernels& kernels, Sums sums, L
   auto* q = reinterpret_cast<int8_t*>(sum + rows * row_sums);
   for_rows(pool, call, 16384, [&](int64_t row, const uint16_t* x) {
     float* const s = sum + row * row_sums;
+    if (!matrix.input_order.empty()) {
+      thread_local std::vector<uint16_t> ordered;
+      ordered.resize(static_cast<size_t>(call.k));
+      for (size_t i = 0; i < ordered.size(); ++i) ordered[i] = x[matrix.input_order[i]];
+      x = ordered.data();
+    }
     kernels.quantize(x, call.k, q + row * call.k, scale + row * groups, s);
     if (sums.per_group == 2) {
       sum_halves(q + row * call.k, scale + row * groups, call.k, sums.factor, s);
@@ -104,7 +105,11 @@ void widen_input(ThreadPool& pool, const LinearKernels& kernels, LinearCall& cal
   const int64_t stride = (call.k + kGap - 1) / kGap * kGap + kGap;
   scratch.x.grow(static_cast<size_t>(rows * stride) * sizeof(float));
   auto* const wide = scratch.x.as<float>();
-  for_rows(pool, call, 65536, [&](int64_t row, const uint16_t* x) { kernels.widen(x, call.k, wide + row * stride); });
+  for_rows(pool, call, 65536, [&](int64_t row, const uint16_t* x) {
+    float* const out = wide + row * stride;
+    if (kernels.widen != nullptr) return kernels.widen(x, call.k, out);
+    for (int64_t k = 0; k < call.k; ++k) out[k] = from_bf16(x[k]);
+  });
   call.x_f32 = wide;
   call.x_f32_stride = stride;
 }
@@ -137,6 +142,40 @@ Split split(const LinearCall& call, int64_t pairs, int threads) {
   return result;
 }
 
+// Computes the tile of encoded weights: expands two lane groups at a time, which kernels.f32 multiplies.
+void multiply_encoded(const LinearKernels& kernels, const EncodedRows& rows, const LinearCall& call,
+                      const LinearTile& tile) {
+  constexpr int64_t kPair = 2;
+  thread_local std::vector<float> expanded;
+  thread_local AlignedBuffer lanes;
+  const int64_t lane_group = call.k * kLanes;
+  expanded.resize(static_cast<size_t>(lane_group));
+  lanes.grow(static_cast<size_t>(kPair * lane_group) * sizeof(float));
+  for (int64_t first = tile.group_begin; first < tile.group_end; first += kPair) {
+    const int64_t groups = std::min(kPair, tile.group_end - first), row = first * kLanes;
+    for (int64_t g = 0; g < groups; ++g) {
+      std::fill(expanded.begin(), expanded.end(), 0.0f);
+      const int64_t begin = (first + g) * kLanes, count = std::min(kLanes, call.n - begin);
+      for (int64_t lane = 0; lane < count; ++lane) rows.expand(begin + lane, expanded.data() + lane * call.k);
+      float* const to = lanes.as<float>() + g * lane_group;
+      for (int64_t k = 0; k < call.k; ++k) {
+        for (int64_t lane = 0; lane < kLanes; ++lane) to[k * kLanes + lane] = expanded[lane * call.k + k];
+      }
+    }
+    // The call of a matrix that begins with these lane groups.
+    LinearCall part = call;
+    part.weights = lanes.data();
+    part.lane_group_bytes = lane_group * static_cast<int64_t>(sizeof(float));
+    part.n = call.n - row;
+    if (call.row_factors != nullptr) part.row_factors += row;
+    if (call.output.bias != nullptr) part.output.bias += row;
+    const bool swiglu = call.output.epilogue == Epilogue::kSwiGlu;
+    const int64_t element = swiglu && call.swiglu_bf16 ? 2 : 4;
+    part.output.out = static_cast<std::byte*>(call.output.out) + (swiglu ? row / 2 : row) * element;
+    kernels.f32(part, {tile.row_begin, tile.row_end, 0, groups});
+  }
+}
+
 }  // namespace
 
 void linear(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& input, const LinearOutput& output,
@@ -146,6 +185,7 @@ void linear(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& inp
   const LinearKernels& kernels = *cpu_kernels().linear;
   const auto product = product_of(kernels, matrix);
   const int64_t groups = ceil_div(matrix.out_features, kLanes);
+  const bool encoded = matrix.type == WeightType::kEncoded;
   LinearCall call;
   call.weights = matrix.data.data();
   call.lane_group_bytes = matrix.bytes() / groups;
@@ -153,17 +193,24 @@ void linear(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& inp
   call.k = matrix.in_features;
   call.input = input;
   call.output = output;
+  call.row_factors = matrix.row_factors.empty() ? nullptr : matrix.row_factors.data();
   call.gated_bf16 = matrix.type != WeightType::kF32;
-  if (is_integer(matrix.type)) quantize_input(pool, kernels, sums_of(matrix), call, scratch);
-
-  if (kernels.widen != nullptr && matrix.type == WeightType::kBf16) widen_input(pool, kernels, call, scratch);
+  if (is_integer(matrix.type)) quantize_input(pool, kernels, matrix, call, scratch);
+  if (encoded || (kernels.widen != nullptr && matrix.type == WeightType::kBf16)) {
+    widen_input(pool, kernels, call, scratch);
+  }
+  if (encoded) {
+    call.input.x = call.x_f32;
+    call.input.x_stride = call.x_f32_stride;
+  }
   if (matrix.type == WeightType::kF32) {
     call.x_f32 = static_cast<const float*>(input.x);
     call.x_f32_stride = input.x_stride;
   }
 
   const int64_t pairs = ceil_div(groups, 2);
-  const Split cut = split(call, pairs, pool.size());
+  Split cut = split(call, pairs, pool.size());
+  if (encoded) cut.rows = 1;  // Each block of rows would expand the weights again.
   pool.parallel_for(cut.rows * cut.columns, [&](int64_t task) {
     const int64_t row = task / cut.columns;
     const int64_t column = task % cut.columns;
@@ -172,7 +219,7 @@ void linear(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& inp
     tile.row_end = input.rows * (row + 1) / cut.rows;
     tile.group_begin = pairs * column / cut.columns * 2;
     tile.group_end = std::min(groups, pairs * (column + 1) / cut.columns * 2);
-    product(call, tile);
+    encoded ? multiply_encoded(kernels, *matrix.encoded, call, tile) : product(call, tile);
   });
 }
 

@@ -4,18 +4,25 @@
 // multiple of 16 with zeros. The layouts are:
 //   kF32:  [N/16][K][16] f32
 //   kBf16: [N/16][K/2][16][2] bf16                                (AVX-512 BF16: vdpbf16ps, one pair per lane)
-//   kInt8: [N/16][K/32] groups of { [8][16][4] u8, [16] f16 scale, [16] f16 minimum }   (VNNI: vpdpbusd)
-//   kInt4: [N/16][K/32] groups of { [4][16][4] u8 of two nibbles, [16] f16 scale, [16] f16 minimum }
-//   kInt6: coded groups of { [4][16][4] u8 of two nibbles, [2][16][4] u8 of four times two bits }
+//   integers: [N/16][K/32] groups of 32 inputs: planes of bits, and what scales them
 //
-// An integer weight is scale * q + minimum. A group need not store its scale and minimum as above:
-//  - Centred groups: if the minimum of every group is that of centred integers, -128 scale (int8) or -8 scale (int4),
-//    no minimum is stored, and groups lie in pairs (linear_format.h). A weight takes 8.5 bits instead of 9, or 4.5
-//    instead of 5.
-//  - Coded groups of int4: scales and minimums are integers of 8 bits times an f16 factor for 256 inputs. A weight
-//    takes 4.625 bits. This stores GGUF's Q4_K without loss.
-//  - Coded groups of int6: each 16 inputs have a scale, an integer of 8 bits times such a factor, and no minimum. A
-//    weight takes 6.625 bits. This stores GGUF's Q6_K without loss.
+// A group of integers has one plane of 8, 4 or 2 bits (kInt8, kInt4, kInt2), or lower bits in one plane and the upper
+// ones in another: 4 + 2 (kInt6), 4 + 1 (kInt5), 2 + 1 (kInt3). The 4 bits of kIq4, kMxfp4 and kNvfp4 go through a
+// table. linear_format.h has the places. A weight is scale * q + minimum; groups differ in how these are stored:
+//  - Stored: f16 scale, f16 minimum. This takes 1 bit a weight more than the planes.
+//  - Centred groups: the minimum is -centre * scale, with a centre of 128 (int8), 16 (int5) or 8 (int4), and is not
+//    stored. Groups lie in pairs. 0.5 bits. The scales of mxfp4 are bf16, those of nvfp4 two E4M3, one for each half.
+//  - Shared groups: pairs of groups share scale and minimum, and the minimum is stored as a multiple of the scale, as
+//    GPTQ and AWQ have it. 0.5 bits.
+//  - Coded groups: scales and minimums are integers times f16 factors for 256 inputs. 0.625 bits, with one code 0.375.
+//
+// These keep the types of GGUF without loss, in bits a weight (and those of the file):
+//   Q4_0, IQ4_NL  4.5 (4.5)    Q4_1  5 (5)    Q5_0  5.5 (5.5)    Q5_1  6 (6)    Q8_0  8.5 (8.5)    MXFP4  4.5 (4.25)
+//   Q2_K  2.625 (2.625)    Q3_K  3.625 (3.44)    Q4_K  4.625 (4.5)    Q5_K  5.625 (5.5)    Q6_K  6.625 (6.56)
+//   IQ4_XS  4.375 (4.25)    NVFP4  4.5 (4.5)
+//
+// kEncoded: rows in a form that only its owner knows (EncodedRows). They are expanded to f32 in each product, which is
+// slower. This serves types without an integer layout of about their size.
 //
 // The integer products quantize x to int8, per row and group of 32 inputs (scale = max|x| / 127), as ggml's Q8_1 does.
 //
@@ -23,7 +30,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
+#include <vector>
 
 #include "kernels/aligned_buffer.h"
 
@@ -34,38 +43,79 @@ class ThreadPool;
 namespace smartkv::kernels {
 
 // Element types of packed weights.
-enum class WeightType : uint8_t { kF32, kBf16, kInt8, kInt4, kInt6 };
+enum class WeightType : uint8_t {
+  kF32,
+  kBf16,
+  kInt8,
+  kInt4,
+  kInt6,
+  kInt5,
+  kInt3,
+  kInt2,
+  kIq4,
+  kMxfp4,
+  kNvfp4,
+  kEncoded
+};
+inline constexpr int kWeightTypes = 12;
 // Returns the name of a type, such as "bf16".
 std::string_view name(WeightType type);
 
+// The levels of 4-bit integers that stand for other integers, plus a centre. kIq4: GGUF's IQ4_NL and IQ4_XS. kMxfp4 and
+// kNvfp4: floats of 1 sign, 2 exponent and 1 mantissa bits, doubled (OCP Microscaling Formats 1.0, section 5.3.3).
+inline constexpr int kIq4Centre = 128, kFp4Centre = 12;
+inline constexpr uint8_t kIq4Levels[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+inline constexpr uint8_t kFp4Levels[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
 // How integer groups store their minimums: each has its own (kStored), all have those of centred integers (kCentred),
-// or scales and minimums are coded (kCoded). int8 allows kStored and kCentred, int4 all three, int6 only kCoded.
-enum class Minimums : uint8_t { kStored, kCentred, kCoded };
+// scales and minimums are coded (kCoded), or two groups share them (kShared).
+//   int8: kStored, kCentred    int4: all    int5: kStored, kCentred, kCoded    int2, int3, int6: kCoded
+//   iq4: kCentred, kCoded    mxfp4, nvfp4: kCentred
+enum class Minimums : uint8_t { kStored, kCentred, kCoded, kShared };
+
+// Rows of weights that expand to f32.
+class EncodedRows {
+ public:
+  virtual ~EncodedRows() = default;
+  virtual int64_t bytes() const = 0;  // Bytes of all rows.
+  // Writes row `row` to out [K]. Thread-safe.
+  virtual void expand(int64_t row, float* out) const = 0;
+};
 
 // A matrix of weights [N, K] in one of the layouts above.
 struct PackedMatrix {
   WeightType type = WeightType::kBf16;
   Minimums minimums = Minimums::kStored;
   int64_t out_features = 0;  // N
-  int64_t in_features = 0;   // K: a multiple of 2 (bf16), 32 (int8, int4) or 256 (coded groups)
+  int64_t in_features = 0;   // K: a multiple of 2 (bf16), 32 (integers), 64 (shared groups) or 256 (coded groups)
   AlignedBuffer data;
-  int64_t bytes() const { return static_cast<int64_t>(data.size()); }
+  std::shared_ptr<const EncodedRows> encoded = nullptr;  // kEncoded: the rows, in place of data.
+  // [K] or empty: the inputs in the order of the columns of W, for integers whose groups are not neighbouring inputs.
+  std::vector<int32_t> input_order = {};
+  // [N] or empty: the factor of each row of W.
+  std::vector<float> row_factors = {};
+  int64_t bytes() const { return encoded != nullptr ? encoded->bytes() : static_cast<int64_t>(data.size()); }
 };
 
 // Returns a matrix of zeros. Throws std::invalid_argument if K or the minimums do not fit the type.
 PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_features,
                          Minimums minimums = Minimums::kStored);
+// Returns a matrix of N encoded rows of K weights.
+PackedMatrix make_encoded(std::shared_ptr<const EncodedRows> rows, int64_t out_features, int64_t in_features);
 // Packs 16 rows (one lane group), f32 [16, K]. `group` is in [0, N/16 rounded up). Thread-safe for distinct groups.
 // Integer types choose scale and minimum per row and group of 32 inputs:
 //  - int8 is symmetric (minimum = -128 scale).
 //  - int4 is asymmetric over the 16 levels and minimizes the squared error. It needs stored minimums.
-//  - int6 and coded groups cannot be fitted to floats.
+//  - Other integers and coded groups cannot be fitted to floats.
 //
 // Throws std::invalid_argument for a matrix that cannot be fitted, or for scales and minimums outside the range of f16.
 void pack_lanes(PackedMatrix& matrix, int64_t group, const float* rows);
 // Packs 32 weights that are integers already: inputs [32 k_group, 32 k_group + 32) of row 16 group + lane. A weight is
-// scale * q + minimum, with q in [0, 255] (int8) or [0, 15] (int4). This keeps GGUF's blocks without loss:
-//   Q4_0: (q, d, -8 d)    Q4_1: (q, d, m)    Q8_0: (q + 128, d, -128 d)
+// scale * q + minimum, with q up to 255 (int8), 31 (int5) or 15. This keeps GGUF's blocks without loss:
+//   Q4_0: (q, d, -8 d)    Q4_1: (q, d, m)    Q5_0: (q, d, -16 d)    Q8_0: (q + 128, d, -128 d)
+// With a table, the weight is scale * table[q] + minimum. nvfp4 has no minimum: scale and `minimum` are the scales of
+// the two halves.
+// Both of a pair of shared groups must have the same scale and minimum, and minimum / scale must be an f16.
 // A matrix of centred groups shifts q so that `minimum` becomes the centred one. Throws std::invalid_argument if a
 // shifted q leaves its range, if scale or minimum leaves the range of f16, or if the matrix has no such groups.
 // Thread-safe for distinct (group, k_group, lane).
@@ -74,9 +124,11 @@ void pack_group(PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t la
 // Reads back what pack_group() stored, q [32]. In a matrix of centred groups, q and minimum may be shifted.
 void unpack_group(const PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t lane, uint8_t* q, float* scale,
                   float* minimum);
-// 256 weights of one row as a block of coded groups. Weight i, in group g = i / 32, is
-//   int4: factors[0] codes[0][g] q[i] + factors[1] codes[1][g], q in [0, 15]
-//   int6: factors[h] codes[h][g] (q[i] - 32), h = i % 32 / 16, q in [0, 63]
+// 256 weights of one row as a block of coded groups. Weight i, in group g = i / 32 and half h = i % 32 / 16, is
+//   int4, int5: factors[0] codes[0][g] q[i] + factors[1] codes[1][g]
+//   int6, int3: factors[h] codes[h][g] (q[i] - centre), with a centre of 32 or 4
+//   int2: factors[0] (codes[h][g] & 15) q[i] + factors[1] (codes[h][g] >> 4), codes being unsigned
+//   iq4: factors[0] codes[0][g] (kIq4Levels[q[i]] - kIq4Centre); the other factor and codes are 0
 struct CodedBlock {
   uint8_t q[256];
   int8_t codes[2][8];
@@ -116,7 +168,7 @@ struct LinearOutput {
   const float* bias = nullptr;  // [N] or null, added before the epilogue
 };
 
-// Scratch for x: quantized for integer weights, or widened to f32. Reused between calls.
+// Scratch for x: quantized for integer weights, or widened to f32 for others. Reused between calls.
 struct LinearScratch {
   AlignedBuffer x;
 };

@@ -16,10 +16,11 @@ struct LinearCall {
   int64_t k = 0;
   LinearInput input;
   LinearOutput output;
-  bool gated_bf16 = false;  // Whether kSwiGlu and kGeGlu write bf16 rather than f32.
+  const float* row_factors = nullptr;  // [N] or null: applied to y before the bias.
+  bool gated_bf16 = false;             // Whether kSwiGlu and kGeGlu write bf16 rather than f32.
   // The quantized x, for integer weights. A value is x_scale * q. x_sum is x_scale times the sum of the group's q; for
-  // centred weights it is also multiplied by minus the centre. int6 has one sum for each half of a group, times -32:
-  // [rows, K/16].
+  // weights without minimums it is also multiplied by minus the centre. If halves of a group have their own scales,
+  // there is one sum for each: [rows, K/16].
   const int8_t* x_int8 = nullptr;  // [rows, K]
   const float* x_scale = nullptr;  // [rows, K/32]
   const float* x_sum = nullptr;    // [rows, K/32]
@@ -45,9 +46,7 @@ struct LinearKernels {
   using Product = void (*)(const LinearCall&, const LinearTile&);
   Product f32;
   Product bf16;
-  Product int8[2];  // Indexed by Minimums.
-  Product int4[3];
-  Product int6;
+  Product integers[kWeightTypes][4];  // Indexed by WeightType and Minimums. Null where no such layout exists.
   // Quantizes one row of bf16 x [k] to int8 by groups of 32: scale = max|x| / 127, q = x / scale rounded to nearest
   // even, sum = scale times the sum of q.
   void (*quantize)(const uint16_t* x, int64_t k, int8_t* q, float* scale, float* sum);
@@ -57,6 +56,7 @@ struct LinearKernels {
   void (*measure_int4)(const float* w, const float* scale, const float* minimum, const float* inverse, Int4Fit& fit);
 };
 
-extern const LinearKernels kLinearScalar, kLinearAvx2, kLinearAvx512, kLinearAvx512Vnni, kLinearAmx;
+extern const LinearKernels kLinearScalar, kLinearAvx2, kLinearAvx512, kLinearAvx512Vnni;
+extern const LinearKernels::Product kBf16OnTiles;  // of AMX
 
 }  // namespace smartkv::kernels

@@ -11,40 +11,34 @@
 #include "kernels/half.h"
 #include "kernels/linear.h"
 #include "kernels/linear_format.h"
+#include "kernels/linear_kernels.h"
 #include "kernels/packed_size.h"
 
 namespace smartkv::kernels {
 namespace {
 
 // Returns the bits of an integer weight, 0 for floats.
-int integer_bits(WeightType type) {
-  switch (type) {
-    case WeightType::kInt8: return 8;
-    case WeightType::kInt6: return 6;
-    case WeightType::kInt4: return 4;
-    default: return 0;
-  }
-}
+int integer_bits(WeightType type) { return levels_of(type).bits(); }
 
 int64_t lane_group_bytes(WeightType type, Minimums minimums, int64_t k) {
   if (type == WeightType::kF32) return k * kLanes * 4;
   if (type == WeightType::kBf16) return k * kLanes * 2;
-  const int bits = integer_bits(type);
-  if (minimums == Minimums::kCoded) return k / kBlockInputs * block_bytes(bits);
+  if (minimums == Minimums::kCoded) return k / kBlockInputs * block_bytes(type);
   const int64_t groups = k / kGroupSize;
   const int64_t lines = minimums == Minimums::kStored ? groups : (groups + 1) / kPairGroups;
-  return groups * integer_bytes(bits) + lines * kLineBytes;
+  return groups * integer_bytes(integer_bits(type)) + lines * kLineBytes;
 }
 
 int64_t k_multiple(WeightType type, Minimums minimums) {
-  if (integer_bits(type) > 0) return minimums == Minimums::kCoded ? kBlockInputs : kGroupSize;
+  if (minimums == Minimums::kCoded) return kBlockInputs;
+  if (integer_bits(type) > 0) return minimums == Minimums::kShared ? kPairGroups * kGroupSize : kGroupSize;
   return type == WeightType::kF32 ? 1 : 2;
 }
 
 bool has(WeightType type, Minimums minimums) {
-  if (type == WeightType::kInt6) return minimums == Minimums::kCoded;
-  if (type == WeightType::kInt4) return true;
-  return minimums == Minimums::kStored || (type == WeightType::kInt8 && minimums == Minimums::kCentred);
+  if (type == WeightType::kEncoded) return false;
+  if (integer_bits(type) == 0) return minimums == Minimums::kStored;
+  return kLinearScalar.integers[static_cast<size_t>(type)][static_cast<size_t>(minimums)] != nullptr;
 }
 
 int64_t lane_group_bytes(const PackedMatrix& m) { return lane_group_bytes(m.type, m.minimums, m.in_features); }
@@ -56,33 +50,76 @@ struct IntegerGroup {
   float minimum = 0;
 };
 
-// Where a group of an integer matrix lies, and how many bytes of integers each lane has in it.
-struct GroupPlace {
-  int bits;
-  GroupOffsets at;
-  int64_t bytes_per_lane;
-};
-
-GroupPlace group_place(const PackedMatrix& matrix, int64_t lanes, int64_t k_group) {
-  const int bits = integer_bits(matrix.type);
+// Where a group of an integer matrix lies.
+GroupOffsets group_place(const PackedMatrix& matrix, int64_t lanes, int64_t k_group) {
   const int64_t begin = lanes * lane_group_bytes(matrix);
   const GroupOffsets at =
-      group_offsets(bits, matrix.minimums == Minimums::kCentred, k_group, matrix.in_features / kGroupSize);
-  return {bits, {begin + at.integers, begin + at.scales}, kGroupSize * bits / 8};
+      group_offsets(integer_bits(matrix.type), matrix.minimums, k_group, matrix.in_features / kGroupSize);
+  return {begin + at.integers, begin + at.scales};
+}
+
+// Calls f(quad, word, shift, bits, from) for each quad and plane of a lane's group: `bits` bits of each of the quad's
+// four levels, `from` on, lie at `shift` in the bytes of the word.
+template <class F>
+void for_planes(const Levels& levels, int64_t lane, const F& f) {
+  for (int quad = 0; quad < kGroupSize / 4; ++quad) {
+    const auto plane = [&](int first_line, int bits, int from) {
+      const PlanePlace at = plane_place(bits, quad);
+      f(4 * quad, 64 * (first_line + at.line) + 4 * lane, at.shift, (1u << bits) - 1, from);
+    };
+    plane(0, levels.low, 0);
+    if (levels.high > 0) plane(levels.low, levels.high, levels.low);
+  }
+}
+
+constexpr uint32_t kEachByte = 0x01010101;
+
+void store_levels(WeightType type, int64_t lane, const uint8_t* q, std::byte* integers) {
+  for_planes(levels_of(type), lane, [&](int64_t quad, int64_t at, int shift, uint32_t mask, int from) {
+    uint32_t word, stored;
+    std::memcpy(&word, q + quad, sizeof word);
+    std::memcpy(&stored, integers + at, sizeof stored);
+    stored &= ~(kEachByte * mask << shift);
+    stored |= (word >> from & kEachByte * mask) << shift;
+    std::memcpy(integers + at, &stored, sizeof stored);
+  });
+}
+
+void load_levels(WeightType type, int64_t lane, const std::byte* integers, uint8_t* q) {
+  std::fill_n(q, kGroupSize, uint8_t{0});
+  for_planes(levels_of(type), lane, [&](int64_t quad, int64_t at, int shift, uint32_t mask, int from) {
+    uint32_t word, stored;
+    std::memcpy(&word, q + quad, sizeof word);
+    std::memcpy(&stored, integers + at, sizeof stored);
+    word |= (stored >> shift & kEachByte * mask) << from;
+    std::memcpy(q + quad, &word, sizeof word);
+  });
+}
+
+// Returns the level that the integer q stands for.
+float level_value(const Levels& levels, uint8_t q) {
+  return static_cast<float>(levels.table == nullptr ? q : levels.table[q]);
+}
+
+void check_levels(WeightType type, const uint8_t* q, int64_t count) {
+  const uint8_t highest = *std::max_element(q, q + count);
+  if (highest >> integer_bits(type) == 0) return;
+  throw std::invalid_argument("packed matrix of " + std::string(name(type)) + ": expected levels up to " +
+                              std::to_string((1 << integer_bits(type)) - 1) + ", found " + std::to_string(highest));
 }
 
 // Shifts the levels so that the minimum becomes that of centred integers. The weights stay the same. Throws
 // std::invalid_argument if a level would leave its range.
-void centre_levels(int bits, IntegerGroup& group) {
-  const auto middle = static_cast<float>(centre(bits));
+void centre_levels(const Levels& levels, IntegerGroup& group) {
+  const auto middle = static_cast<float>(levels.centre);
   const float shift = group.scale == 0 ? 0 : group.minimum / group.scale + middle;
   const bool fits = group.scale != 0 || group.minimum == 0;
-  if (fits && shift == 0) return;
+  if (levels.table != nullptr ? group.minimum == -middle * group.scale : fits && shift == 0) return;
   for (uint8_t& q : group.q) {
     const float level = static_cast<float>(q) + shift;
-    if (!fits || level != std::nearbyint(level) || level < 0 || level >= 2 * middle) {
+    if (!fits || levels.table != nullptr || level != std::nearbyint(level) || level < 0 || level >= 2 * middle) {
       throw std::invalid_argument("packed matrix of centered integers: expected a minimum of -" +
-                                  std::to_string(centre(bits)) + " times the scale, found scale " +
+                                  std::to_string(levels.centre) + " times the scale, found scale " +
                                   std::to_string(group.scale) + " and minimum " + std::to_string(group.minimum));
     }
     q = static_cast<uint8_t>(level);
@@ -103,27 +140,58 @@ void check_half(float value) {
   }
 }
 
-void store_group(PackedMatrix& matrix, int64_t lanes, int64_t k_group, int64_t lane, IntegerGroup group) {
-  check_half(group.scale);
-  check_half(group.minimum);
-  const GroupPlace place = group_place(matrix, lanes, k_group);
-  const bool centred = matrix.minimums == Minimums::kCentred;
-  if (centred) centre_levels(place.bits, group);
-  std::byte* base = matrix.data.data() + place.at.integers;
-  uint8_t bytes[kGroupSize];
-  if (place.bits == 4) {
-    for (int64_t k = 0; k < kGroupSize / 2; ++k)
-      bytes[k] = static_cast<uint8_t>(group.q[k] | group.q[k + kGroupSize / 2] << 4);
-  } else {
-    std::copy_n(group.q, kGroupSize, bytes);
+float rounded_to_half(float value) { return half_to_float(float_to_half(value)); }
+
+// Floats of 4 exponent and 3 mantissa bits are the upper bits of an f16 that stands for 2^-8 of their value. The scale
+// of doubled levels is half of such a float.
+uint8_t to_e4m3(float value) {
+  const uint16_t half = float_to_half(value / 128);
+  if (half >= 0x7f << 7 || (half & 0x7f) != 0 || half_to_float(half) * 128 != value) {
+    throw std::invalid_argument(
+        "packed matrix of nvfp4: expected twice the scale to be a float of E4M3, found a scale of " +
+        std::to_string(value));
   }
-  for (int64_t k = 0; k < place.bytes_per_lane; k += 4) std::memcpy(base + byte_offset(lane, k), bytes + k, 4);
-  auto* halves = reinterpret_cast<uint16_t*>(matrix.data.data() + place.at.scales);
-  halves[lane] = float_to_half(group.scale);
-  if (!centred) halves[kLanes + lane] = float_to_half(group.minimum);
+  return static_cast<uint8_t>(half >> 7);
+}
+float from_e4m3(uint8_t bits) { return half_to_float(static_cast<uint16_t>(bits << 7)) * 128; }
+
+// Writes what scales the weights of a lane's group. The levels are centred already.
+void store_scales(Scales kind, const IntegerGroup& group, int64_t lane, std::byte* scales) {
+  auto* const halves = reinterpret_cast<uint16_t*>(scales);
+  if (kind == Scales::kHalves) {
+    scales[lane] = static_cast<std::byte>(to_e4m3(group.scale));
+    scales[kLanes + lane] = static_cast<std::byte>(to_e4m3(group.minimum));
+  } else if (kind == Scales::kPowers) {
+    halves[lane] = to_bf16(group.scale);
+    if (from_bf16(halves[lane]) != group.scale) {
+      throw std::invalid_argument("packed matrix of mxfp4: expected a scale that bf16 holds, found " +
+                                  std::to_string(group.scale));
+    }
+  } else {
+    check_half(group.scale);
+    check_half(group.minimum);
+    halves[lane] = float_to_half(group.scale);
+    if (kind == Scales::kShared) {
+      const float ratio = group.scale == 0 ? 0 : std::nearbyint(group.minimum / group.scale);
+      if (rounded_to_half(ratio) != ratio || ratio * group.scale != group.minimum) {
+        throw std::invalid_argument(
+            "packed matrix of shared groups: expected a minimum that is a multiple of the scale, "
+            "found scale " +
+            std::to_string(group.scale) + " and minimum " + std::to_string(group.minimum));
+      }
+      halves[kLanes + lane] = float_to_half(ratio);
+    }
+    if (kind == Scales::kStored) halves[kLanes + lane] = float_to_half(group.minimum);
+  }
 }
 
-float rounded_to_half(float value) { return half_to_float(float_to_half(value)); }
+void store_group(PackedMatrix& matrix, int64_t lanes, int64_t k_group, int64_t lane, IntegerGroup group) {
+  const GroupOffsets at = group_place(matrix, lanes, k_group);
+  const Scales kind = scales_of(matrix.type, matrix.minimums);
+  if (matrix.minimums == Minimums::kCentred && kind != Scales::kHalves) centre_levels(levels_of(matrix.type), group);
+  store_scales(kind, group, lane, matrix.data.data() + at.scales);
+  store_levels(matrix.type, lane, group.q, matrix.data.data() + at.integers);
+}
 
 IntegerGroup quantize_int8(const float* w) {
   float largest = 0;
@@ -234,7 +302,9 @@ void pack_int4(PackedMatrix& matrix, int64_t group, const float* rows) {
 }  // namespace
 
 std::string_view name(WeightType type) {
-  static constexpr std::string_view kNames[] = {"f32", "bf16", "int8", "int4", "int6"};  // in the order of WeightType
+  static constexpr std::string_view kNames[] = {
+      "f32",  "bf16", "int8", "int4",  "int6",  "int5",
+      "int3", "int2", "iq4",  "mxfp4", "nvfp4", "encoded"};  // in the order of WeightType
   return kNames[static_cast<size_t>(type)];
 }
 
@@ -254,6 +324,10 @@ PackedMatrix make_packed(WeightType type, int64_t out_features, int64_t in_featu
   }
   return {type, minimums, out_features, in_features,
           AlignedBuffer(static_cast<size_t>(packed_bytes(type, out_features, in_features, minimums)))};
+}
+
+PackedMatrix make_encoded(std::shared_ptr<const EncodedRows> rows, int64_t out_features, int64_t in_features) {
+  return {WeightType::kEncoded, Minimums::kStored, out_features, in_features, {}, std::move(rows)};
 }
 
 void pack_lanes(PackedMatrix& matrix, int64_t group, const float* rows) {
@@ -286,19 +360,16 @@ void pack_lanes(PackedMatrix& matrix, int64_t group, const float* rows) {
       }
       pack_int4(matrix, group, rows);
       return;
-    case WeightType::kInt6: throw std::invalid_argument("packed matrix of int6: packing floats is not supported");
+    default:
+      throw std::invalid_argument("packed matrix of " + std::string(name(matrix.type)) +
+                                  ": packing floats is not supported");
   }
 }
 
 void pack_group(PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t lane, const uint8_t* q, float scale,
                 float minimum) {
   check_integers(matrix, false);
-  uint8_t bits = 0;
-  for (int64_t k = 0; k < kGroupSize; ++k) bits |= q[k];
-  if (matrix.type == WeightType::kInt4 && bits > 15) {
-    throw std::invalid_argument("packed matrix of int4: expected levels up to 15, found " +
-                                std::to_string(*std::max_element(q, q + kGroupSize)));
-  }
+  check_levels(matrix.type, q, kGroupSize);
   IntegerGroup values{{}, scale, minimum};
   std::copy_n(q, kGroupSize, values.q);
   store_group(matrix, group, k_group, lane, values);
@@ -307,41 +378,48 @@ void pack_group(PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t la
 void unpack_group(const PackedMatrix& matrix, int64_t group, int64_t k_group, int64_t lane, uint8_t* q, float* scale,
                   float* minimum) {
   check_integers(matrix, false);
-  const GroupPlace place = group_place(matrix, group, k_group);
-  const std::byte* base = matrix.data.data() + place.at.integers;
-  for (int64_t k = 0; k < place.bytes_per_lane; k += 4) std::memcpy(q + k, base + byte_offset(lane, k), 4);
-  if (place.bits == 4) {
-    for (int64_t k = 0; k < kGroupSize / 2; ++k) {
-      q[k + kGroupSize / 2] = q[k] >> 4;
-      q[k] &= 15;
-    }
+  const GroupOffsets at = group_place(matrix, group, k_group);
+  load_levels(matrix.type, lane, matrix.data.data() + at.integers, q);
+  const std::byte* const scales = matrix.data.data() + at.scales;
+  const auto* const halves = reinterpret_cast<const uint16_t*>(scales);
+  const Scales kind = scales_of(matrix.type, matrix.minimums);
+  if (kind == Scales::kHalves) {
+    *scale = from_e4m3(static_cast<uint8_t>(scales[lane]));
+    *minimum = from_e4m3(static_cast<uint8_t>(scales[kLanes + lane]));
+    return;
   }
-  const auto* halves = reinterpret_cast<const uint16_t*>(matrix.data.data() + place.at.scales);
-  *scale = half_to_float(halves[lane]);
-  *minimum = matrix.minimums == Minimums::kCentred ? -static_cast<float>(centre(place.bits)) * *scale
-                                                   : half_to_float(halves[kLanes + lane]);
+  *scale = kind == Scales::kPowers ? from_bf16(halves[lane]) : half_to_float(halves[lane]);
+  *minimum = kind == Scales::kStored   ? half_to_float(halves[kLanes + lane])
+             : kind == Scales::kShared ? half_to_float(halves[kLanes + lane]) * *scale
+                                       : -static_cast<float>(levels_of(matrix.type).centre) * *scale;
 }
 
 namespace {
 
 // Returns where a block of coded groups begins, in bytes.
 int64_t block_place(const PackedMatrix& matrix, int64_t group, int64_t block) {
-  return group * lane_group_bytes(matrix) + block * block_bytes(integer_bits(matrix.type));
+  return group * lane_group_bytes(matrix) + block * block_bytes(matrix.type);
+}
+
+float coded_weight(WeightType type, const CodedBlock& block, int64_t i) {
+  const Levels levels = levels_of(type);
+  const int64_t g = i / kGroupSize, half = i % kGroupSize / (kGroupSize / 2);
+  const float q = level_value(levels, block.q[i]), centred = q - static_cast<float>(levels.centre);
+  const auto scaled = [&](int64_t which, int code) { return block.factors[which] * static_cast<float>(code); };
+  const auto pair = static_cast<uint8_t>(block.codes[half][g]);
+  switch (scales_of(type, Minimums::kCoded)) {
+    case Scales::kCodedPairs: return scaled(0, pair & 15) * q + scaled(1, pair >> 4);
+    case Scales::kCodedHalves: return scaled(half, block.codes[half][g]) * centred;
+    case Scales::kCodedScales: return scaled(0, block.codes[0][g]) * centred;
+    default: return scaled(0, block.codes[0][g]) * q + scaled(1, block.codes[1][g]);
+  }
 }
 
 void unpack_coded_row(const PackedMatrix& matrix, int64_t group, int64_t lane, float* out) {
   for (int64_t block = 0; block < matrix.in_features / kBlockInputs; ++block, out += kBlockInputs) {
     CodedBlock values;
     unpack_block(matrix, group, block, lane, &values);
-    for (int64_t i = 0; i < kBlockInputs; ++i) {
-      const int64_t g = i / kGroupSize, half = i % kGroupSize / (kGroupSize / 2);
-      const auto line = [&](int64_t which) {
-        return values.factors[which] * static_cast<float>(values.codes[which][g]);
-      };
-      const auto q = static_cast<float>(values.q[i]);
-      out[i] =
-          matrix.type == WeightType::kInt4 ? line(0) * q + line(1) : line(half) * (q - static_cast<float>(centre(6)));
-    }
+    for (int64_t i = 0; i < kBlockInputs; ++i) out[i] = coded_weight(matrix.type, values, i);
   }
 }
 
@@ -349,12 +427,7 @@ void unpack_coded_row(const PackedMatrix& matrix, int64_t group, int64_t lane, f
 
 void pack_block(PackedMatrix& matrix, int64_t group, int64_t block, int64_t lane, const CodedBlock& values) {
   check_integers(matrix, true);
-  const int bits = integer_bits(matrix.type);
-  const uint8_t highest = *std::max_element(values.q, values.q + kBlockInputs);
-  if (highest >> bits != 0) {
-    throw std::invalid_argument("packed matrix of " + std::string(name(matrix.type)) + ": expected levels up to " +
-                                std::to_string((1 << bits) - 1) + ", found " + std::to_string(highest));
-  }
+  check_levels(matrix.type, values.q, kBlockInputs);
   std::byte* const base = matrix.data.data() + block_place(matrix, group, block);
   for (int64_t which = 0; which < 2; ++which) {
     const float factor = values.factors[which];
@@ -364,46 +437,37 @@ void pack_block(PackedMatrix& matrix, int64_t group, int64_t block, int64_t lane
     }
     reinterpret_cast<uint16_t*>(base)[which * kLanes + lane] = float_to_half(factor);
   }
+  std::byte* const integers = base + block_head_bytes(matrix.type);
   for (int64_t g = 0; g < kBlockGroups; ++g) {
-    for (int64_t which = 0; which < 2; ++which) {
-      base[kLineBytes + g * kCodeBytes + which * kLanes + lane] = static_cast<std::byte>(values.codes[which][g]);
+    for (int64_t which = 0; which < codes_of(matrix.type); ++which) {
+      base[kLineBytes + g * code_bytes(matrix.type) + which * kLanes + lane] =
+          static_cast<std::byte>(values.codes[which][g]);
     }
-    const uint8_t* const q = values.q + g * kGroupSize;
-    uint8_t bytes[24] = {};
-    for (int64_t k = 0; k < 16; ++k) {
-      bytes[k] = static_cast<uint8_t>((q[k] & 15) | (q[k + 16] & 15) << 4);
-      const int64_t shift = k / 4 % 2 * 4;
-      bytes[16 + k / 8 * 4 + k % 4] |= static_cast<uint8_t>((q[k] >> 4 | q[k + 16] >> 4 << 2) << shift);
-    }
-    std::byte* const integers = base + kBlockHeadBytes + g * integer_bytes(bits);
-    for (int64_t k = 0; k < kGroupSize * bits / 8; k += 4) std::memcpy(integers + byte_offset(lane, k), bytes + k, 4);
+    store_levels(matrix.type, lane, values.q + g * kGroupSize, integers + g * integer_bytes(integer_bits(matrix.type)));
   }
 }
 
 void unpack_block(const PackedMatrix& matrix, int64_t group, int64_t block, int64_t lane, CodedBlock* values) {
   check_integers(matrix, true);
-  const int bits = integer_bits(matrix.type);
   const std::byte* const base = matrix.data.data() + block_place(matrix, group, block);
+  const std::byte* const integers = base + block_head_bytes(matrix.type);
   for (int64_t which = 0; which < 2; ++which) {
     values->factors[which] = half_to_float(reinterpret_cast<const uint16_t*>(base)[which * kLanes + lane]);
   }
   for (int64_t g = 0; g < kBlockGroups; ++g) {
     for (int64_t which = 0; which < 2; ++which) {
-      values->codes[which][g] = static_cast<int8_t>(base[kLineBytes + g * kCodeBytes + which * kLanes + lane]);
+      const std::byte code = base[kLineBytes + g * code_bytes(matrix.type) + which * kLanes + lane];
+      values->codes[which][g] = which < codes_of(matrix.type) ? static_cast<int8_t>(code) : int8_t{0};
     }
-    uint8_t bytes[24] = {};
-    const std::byte* const integers = base + kBlockHeadBytes + g * integer_bytes(bits);
-    for (int64_t k = 0; k < kGroupSize * bits / 8; k += 4) std::memcpy(bytes + k, integers + byte_offset(lane, k), 4);
-    uint8_t* const q = values->q + g * kGroupSize;
-    for (int64_t k = 0; k < 16; ++k) {
-      const int high = bytes[16 + k / 8 * 4 + k % 4] >> (k / 4 % 2 * 4);
-      q[k] = static_cast<uint8_t>((bytes[k] & 15) | (high & 3) << 4);
-      q[k + 16] = static_cast<uint8_t>(bytes[k] >> 4 | (high >> 2 & 3) << 4);
-    }
+    load_levels(matrix.type, lane, integers + g * integer_bytes(integer_bits(matrix.type)), values->q + g * kGroupSize);
   }
 }
 
-void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
+namespace {
+
+// Writes a row in the order of the columns, without its factor.
+void unpack_columns(const PackedMatrix& matrix, int64_t row, float* out) {
+  if (matrix.type == WeightType::kEncoded) return matrix.encoded->expand(row, out);
   const int64_t lane = row % kLanes, lanes = row / kLanes;
   const std::byte* base = matrix.data.data() + lanes * lane_group_bytes(matrix);
   if (matrix.type == WeightType::kF32) {
@@ -419,8 +483,27 @@ void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
       uint8_t q[kGroupSize];
       float scale, minimum;
       unpack_group(matrix, lanes, k / kGroupSize, lane, q, &scale, &minimum);
-      for (int64_t i = 0; i < kGroupSize; ++i) out[k + i] = scale * static_cast<float>(q[i]) + minimum;
+      const Scales kind = scales_of(matrix.type, matrix.minimums);
+      const Levels levels = levels_of(matrix.type);
+      for (int64_t i = 0; i < kGroupSize; ++i) {
+        const float level = level_value(levels, q[i]), of_level = level - static_cast<float>(levels.centre);
+        const bool second = kind == Scales::kHalves && i >= kGroupSize / 2;
+        out[k + i] = has_minimums(kind) ? scale * level + minimum : (second ? minimum : scale) * of_level;
+      }
     }
+  }
+}
+
+}  // namespace
+
+void unpack_row(const PackedMatrix& matrix, int64_t row, float* out) {
+  unpack_columns(matrix, row, out);
+  if (!matrix.row_factors.empty()) {
+    for (int64_t k = 0; k < matrix.in_features; ++k) out[k] *= matrix.row_factors[static_cast<size_t>(row)];
+  }
+  if (!matrix.input_order.empty()) {
+    const std::vector<float> columns(out, out + matrix.in_features);
+    for (size_t i = 0; i < columns.size(); ++i) out[matrix.input_order[i]] = columns[i];
   }
 }
 

@@ -12,6 +12,11 @@ constexpr int64_t kFloat = sizeof(float);
 int64_t matrix_bytes(const Weights& weights, LlamaStorage storage, int64_t out_features, int64_t in_features,
                      const std::vector<std::string>& tensors) {
   const MatrixFormat format = llama_format(weights, storage, tensors);
+  if (format.type == kernels::WeightType::kEncoded) {
+    int64_t bytes = 0;
+    for (const std::string& name : tensors) bytes += weights.find(name)->bytes();
+    return bytes;
+  }
   return kernels::packed_bytes(format.type, out_features, in_features, format.minimums);
 }
 

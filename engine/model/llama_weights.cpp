@@ -1,6 +1,13 @@
 #include "engine/model/llama_weights.h"
 
+#include <cmath>
+#include <cstdio>
+#include <mutex>
+
+#include "engine/log.h"
+#include "engine/weights/packed_integers.h"
 #include "engine/weights/quantized_rows.h"
+#include "kernels/linear_format.h"
 #include "kernels/task_errors.h"
 
 namespace smartkv {
@@ -15,10 +22,56 @@ struct Source {
   int64_t step = 1;
 };
 
-// Returns whether the integers of the tensor are kept: they are no wider than `type`. Nothing is lost, except that Q4_K
-// rounds its scales and minimums to f16 if it shares the matrix with tensors of other formats.
-bool keeps_groups(const std::optional<TensorView>& view, kernels::WeightType type) {
-  return view && group_bits(*view) > 0 && group_bits(*view) <= bits_of(type);
+// Returns the bits of an integer weight in a layout, 0 for floats.
+int bits_of(kernels::WeightType type) { return kernels::levels_of(type).bits(); }
+
+// Rows of tensors as the file has them. Lane group g of the matrix holds rows of one tensor.
+class FileRows final : public kernels::EncodedRows {
+ public:
+  // Copies the rows of the tensor that become the lane groups of `source`.
+  void add(const Weights& weights, const Source& source) {
+    TensorView view = weights.find(source.name).value();
+    auto bytes = std::make_shared<std::vector<std::byte>>();
+    if (view.integers == nullptr) {
+      bytes->assign(view.data.begin(), view.data.end());
+      view.data = *bytes;
+    }
+    bytes_ += view.bytes();
+    Part part{view, std::move(bytes), {}};
+    for (int64_t row = 0; row < source.rows; ++row) part.file_rows.push_back(weights.file_row(source.name, row));
+    for (int64_t i = 0; i * kLanes < source.rows; ++i) {
+      const auto group = static_cast<size_t>(source.first_group + i * source.step);
+      if (places_.size() <= group) places_.resize(group + 1);
+      places_[group] = {parts_.size(), i * kLanes};
+    }
+    parts_.push_back(std::move(part));
+  }
+
+  int64_t bytes() const override { return bytes_; }
+  void expand(int64_t row, float* out) const override {
+    const Place& place = places_[static_cast<size_t>(row / kLanes)];
+    const Part& part = parts_[place.part];
+    expand_rows(part.view, part.file_rows[static_cast<size_t>(place.row + row % kLanes)], 1, out);
+  }
+
+ private:
+  struct Part {
+    TensorView view;
+    std::shared_ptr<const std::vector<std::byte>> bytes;
+    std::vector<int64_t> file_rows;
+  };
+  struct Place {
+    size_t part = 0;
+    int64_t row = 0;  // of the tensor
+  };
+  std::vector<Part> parts_;
+  std::vector<Place> places_;  // of each lane group
+  int64_t bytes_ = 0;
+};
+
+// Returns the order in which a tensor has its inputs, empty if it is that of the file.
+std::vector<int32_t> order_of(const TensorView& view) {
+  return view.integers == nullptr ? std::vector<int32_t>() : view.integers->order;
 }
 
 class Packer {
@@ -31,34 +84,28 @@ class Packer {
              c.vocab_size * c.hidden_size * (c.tie_word_embeddings ? 1 : 2);
   }
 
+  // Logs how much precision was lost by fitting integers of the file to other ones, if any were.
+  void report_loss() const {
+    if (power_ == 0) return;
+    char percent[32];
+    std::snprintf(percent, sizeof percent, "%.2g", 100 * std::sqrt(lost_ / power_));
+    log_warning(weights_.config().name +
+                ": quantized weights whose shapes are padded are converted to int8, with a relative error of " +
+                percent + " %");
+  }
+
   kernels::PackedMatrix pack(LlamaStorage storage, int64_t out_features, int64_t in_features,
                              const std::vector<Source>& sources) {
     kernels::PackedMatrix matrix;
     std::vector<std::string> names;
     for (const Source& source : sources) names.push_back(source.name);
     const MatrixFormat format = llama_format(weights_, storage, names);
-    try {
-      matrix = kernels::make_packed(format.type, out_features, in_features, format.minimums);
-    } catch (const std::invalid_argument& error) {
-      throw ModelError("tensor \"" + sources.front().name + "\": " + error.what());
-    }
-    for (const Source& source : sources) {
-      const std::optional<TensorView> view = weights_.find(source.name);
-      const bool coded = format.minimums == kernels::Minimums::kCoded, keep = keeps_groups(view, format.type);
-      TaskErrors errors;
-      pool_.parallel_for((source.rows + kLanes - 1) / kLanes, [&](int64_t i) {
-        const int64_t group = source.first_group + i * source.step, count = std::min(kLanes, source.rows - i * kLanes);
-        errors.run([&] {
-          if (coded) {
-            keep_blocks(matrix, group, *view, source.name, i * kLanes, count);
-          } else if (keep) {
-            keep_lanes(matrix, group, *view, source.name, i * kLanes, count);
-          } else {
-            expand_lanes(matrix, group, source.name, i * kLanes, count);
-          }
-        });
-      });
-      rethrow(errors, source.name);
+    if (format.type == kernels::WeightType::kEncoded) {
+      auto rows = std::make_shared<FileRows>();
+      for (const Source& source : sources) rows->add(weights_, source);
+      matrix = kernels::make_encoded(std::move(rows), out_features, in_features);
+    } else {
+      matrix = packed(format, storage, out_features, in_features, sources);
     }
     done_ += out_features * in_features;
     if (progress_) progress_(static_cast<double>(done_) / static_cast<double>(total_));
@@ -66,6 +113,44 @@ class Packer {
   }
 
  private:
+  kernels::PackedMatrix packed(const MatrixFormat& format, LlamaStorage storage, int64_t out_features,
+                               int64_t in_features, const std::vector<Source>& sources) {
+    kernels::PackedMatrix matrix;
+    try {
+      matrix = kernels::make_packed(format.type, out_features, in_features, format.minimums);
+    } catch (const std::invalid_argument& error) {
+      throw ModelError("tensor \"" + sources.front().name + "\": " + error.what());
+    }
+    for (const Source& source : sources) {
+      const std::optional<TensorView> view = weights_.find(source.name);
+      const bool keep = view && keeps_integers(*view, storage) && kept_format(*view)->type == format.type;
+      if (keep && view->integers != nullptr) matrix.input_order = view->integers->order;
+      if (keep && view->scales != nullptr) {  // One factor for the tensor.
+        matrix.row_factors.resize(static_cast<size_t>(out_features), 1.0f);
+        for (int64_t row = 0; row < source.rows; ++row) {
+          const int64_t group = source.first_group + row / kLanes * source.step;
+          matrix.row_factors[static_cast<size_t>(group * kLanes + row % kLanes)] = view->scales->values.front();
+        }
+      }
+      const bool lossy = storage.as_file && view && !is_float(*view);
+      TaskErrors errors;
+      pool_.parallel_for((source.rows + kLanes - 1) / kLanes, [&](int64_t i) {
+        const int64_t group = source.first_group + i * source.step, count = std::min(kLanes, source.rows - i * kLanes);
+        errors.run([&] {
+          if (format.coded()) {
+            keep_blocks(matrix, group, *view, source.name, i * kLanes, count);
+          } else if (keep) {
+            keep_lanes(matrix, group, *view, source.name, i * kLanes, count);
+          } else {
+            expand_lanes(matrix, group, source.name, i * kLanes, count, lossy);
+          }
+        });
+      });
+      rethrow(errors, source.name);
+    }
+    return matrix;
+  }
+
   static void rethrow(const TaskErrors& errors, const std::string& name) {
     try {
       errors.rethrow();
@@ -74,12 +159,31 @@ class Packer {
     }
   }
 
-  void expand_lanes(kernels::PackedMatrix& matrix, int64_t group, const std::string& name, int64_t first,
-                    int64_t count) {
+  // lossy: the weights of the file are integers already.
+  void expand_lanes(kernels::PackedMatrix& matrix, int64_t group, const std::string& name, int64_t first, int64_t count,
+                    bool lossy) {
     thread_local std::vector<float> rows;
     rows.assign(static_cast<size_t>(kLanes * matrix.in_features), 0.0f);
     weights_.read_rows(name, first, count, rows.data());
     kernels::pack_lanes(matrix, group, rows.data());
+    if (lossy) measure_loss(matrix, group, rows, count);
+  }
+
+  void measure_loss(const kernels::PackedMatrix& matrix, int64_t group, const std::vector<float>& rows, int64_t count) {
+    const auto k = static_cast<size_t>(matrix.in_features);
+    std::vector<float> row(k);
+    double error = 0, power = 0;
+    for (int64_t lane = 0; lane < count; ++lane) {
+      kernels::unpack_row(matrix, group * kLanes + lane, row.data());
+      for (size_t i = 0; i < k; ++i) {
+        const double weight = rows[static_cast<size_t>(lane) * k + i], difference = row[i] - weight;
+        error += difference * difference;
+        power += weight * weight;
+      }
+    }
+    const std::lock_guard lock(loss_mutex_);
+    lost_ += error;
+    power_ += power;
   }
 
   void keep_lanes(kernels::PackedMatrix& matrix, int64_t group, const TensorView& view, const std::string& name,
@@ -108,6 +212,8 @@ class Packer {
   ThreadPool& pool_;
   const std::function<void(double)>& progress_;
   int64_t total_ = 0, done_ = 0;
+  std::mutex loss_mutex_;
+  double lost_ = 0, power_ = 0;  // Squares of the weights that were fitted to other integers, and of their errors.
 };
 
 std::vector<float> read_vector(const Weights& weights, const std::string& name, int64_t size) {
@@ -134,47 +240,60 @@ int64_t LlamaWeights::bytes() const {
 }
 
 // The head decides the most likely token, so 4 bits cost more accuracy there than the memory is worth.
-int bits_of(kernels::WeightType type) {
-  return type == kernels::WeightType::kInt4 ? 4 : type == kernels::WeightType::kInt8 ? 8 : 0;
-}
-
 LlamaStorage llama_head_storage(LlamaStorage storage) {
   if (storage.type == kernels::WeightType::kInt4) storage.type = kernels::WeightType::kInt8;
   return storage;
 }
 
+bool keeps_integers(const TensorView& tensor, LlamaStorage storage) {
+  const std::optional<MatrixFormat> format = kept_format(tensor);
+  return format && !tensor.data.empty() && (storage.as_file || bits_of(format->type) <= bits_of(storage.type));
+}
+
 MatrixFormat llama_format(const Weights& weights, LlamaStorage storage, std::span<const std::string> tensors) {
-  const auto all = [&](const auto& is) {
-    return std::all_of(tensors.begin(), tensors.end(), [&](const std::string& name) { return is(weights.find(name)); });
+  using kernels::Minimums;
+  using kernels::WeightType;
+  std::vector<TensorView> views;
+  for (const std::string& name : tensors) views.push_back(weights.find(name).value_or(TensorView{}));
+  const auto all = [&](const auto& is) { return std::all_of(views.begin(), views.end(), is); };
+  const auto keeps = [&](const TensorView& view) { return keeps_integers(view, storage); };
+  if (all(keeps) && all([&](const TensorView& view) { return order_of(view) == order_of(views.front()); })) {
+    const MatrixFormat first = *kept_format(views.front());
+    const auto is_first = [&](const TensorView& view) { return *kept_format(view) == first; };
+    // The integers of a group may have any minimum if it is stored.
+    const auto can_be_stored = [&](const TensorView& view) {
+      return kept_format(view)->type == first.type && !kept_format(view)->coded();
+    };
+    if (all(is_first)) return first;
+    if (all(can_be_stored)) return {first.type, Minimums::kStored};
+  }
+  if (storage.as_file && !all(is_float)) {
+    // Padded rows have no bytes.
+    const bool in_file = all([](const TensorView& view) { return !view.data.empty(); });
+    return in_file ? MatrixFormat{WeightType::kEncoded} : MatrixFormat{WeightType::kInt8, Minimums::kCentred};
+  }
+  if (storage.type != WeightType::kInt8) return {storage.type};
+  // Floats fitted to 8 bits are centred.
+  const auto centred = [&](const TensorView& view) {
+    return !keeps(view) || kept_format(view)->type != WeightType::kInt8 ||
+           *kept_format(view) == MatrixFormat{WeightType::kInt8, Minimums::kCentred};
   };
-  kernels::WeightType type = storage.type;
-  if (storage.as_file && !all([](const auto& view) { return !view || is_float(*view); })) {
-    type = all([](const auto& view) { return keeps_groups(view, kernels::WeightType::kInt4); })
-               ? kernels::WeightType::kInt4
-               : kernels::WeightType::kInt8;
-  }
-  const int bits = bits_of(type);
-  for (const int coded : {4, 6}) {
-    if (coded > bits || !all([&](const auto& view) { return view && coded_bits(*view) == coded; })) continue;
-    return {coded == 4 ? kernels::WeightType::kInt4 : kernels::WeightType::kInt6, kernels::Minimums::kCoded};
-  }
-  const bool centred = bits > 0 && all([&](const auto& view) {
-                         // Floats fitted to 8 bits are centred.
-                         return keeps_groups(view, type) ? has_centred_groups(*view, bits) : bits == 8;
-                       });
-  return {type, centred ? kernels::Minimums::kCentred : kernels::Minimums::kStored};
+  return {WeightType::kInt8, all(centred) ? Minimums::kCentred : Minimums::kStored};
 }
 
 std::vector<Stacked> stack_qkv(const Weights& weights, LlamaStorage storage, const std::string& attention) {
   const ModelConfig& c = weights.config();
   std::vector<Stacked> parts;
   MatrixFormat last;
+  std::vector<int32_t> last_order;
   for (const char projection : {'q', 'k', 'v'}) {
     const std::string name = attention + projection + "_proj.weight";
     const int64_t rows = (projection == 'q' ? c.n_heads : c.n_kv_heads) * c.head_dim;
     const MatrixFormat format = llama_format(weights, storage, std::span(&name, 1));
-    if (parts.empty() || format != last) parts.emplace_back();
+    const std::vector<int32_t> order = order_of(weights.find(name).value_or(TensorView{}));
+    if (parts.empty() || format != last || order != last_order) parts.emplace_back();
     last = format;
+    last_order = order;
     parts.back().tensors.push_back(name);
     parts.back().rows.push_back(rows);
     parts.back().all_rows += rows;
@@ -243,6 +362,7 @@ LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool
     packed.head = packer.pack(head, n_outputs, hidden, {{"lm_head.weight", n_outputs, 0}});
     packed.embedding = packer.pack(head, c.vocab_size, hidden, {{embedding, c.vocab_size, 0}});
   }
+  packer.report_loss();
   return packed;
 }
 

@@ -7,14 +7,12 @@
 #include <vector>
 
 #include "engine/model/llama.h"
+#include "engine/weights/quantized_rows.h"
 #include "kernels/linear.h"
 
 namespace smartkv {
 
 inline constexpr int64_t kLanes = 16;  // rows that are packed together
-
-// Returns the bits of integers whose groups have scales in floating point: 4 or 8. Returns 0 for other types.
-int bits_of(kernels::WeightType type);
 
 struct LlamaLayerWeights {
   // [hidden_size]. Applied to the input and the output of attention and MLP; empty where there is none (norm_names()).
@@ -45,8 +43,8 @@ struct LlamaWeights {
 struct LlamaStorage {
   // The type that matrices are converted to. If it is an integer type, integers of a file that are no wider are kept.
   kernels::WeightType type = kernels::WeightType::kBf16;
-  // Integers of a file are kept whatever their width. Tensors in other quantized formats are fitted to 8 bits, and
-  // floats become `type`.
+  // Quantized tensors of a file are kept as they are, whatever their width; floats become `type`. Types without an
+  // integer layout stay encoded.
   bool as_file = false;
 };
 
@@ -56,14 +54,10 @@ LlamaStorage llama_storage(const ModelOptions& options, const Weights& weights);
 // Returns the storage of head and embedding in a model that stores its layers in `storage`.
 LlamaStorage llama_head_storage(LlamaStorage storage);
 
-// The format of a packed matrix.
-struct MatrixFormat {
-  kernels::WeightType type = kernels::WeightType::kBf16;
-  kernels::Minimums minimums = kernels::Minimums::kStored;
-  bool operator==(const MatrixFormat&) const = default;
-};
 // Returns the format of a matrix that holds the rows of these tensors. `weights`: as for pack_llama().
 MatrixFormat llama_format(const Weights& weights, LlamaStorage storage, std::span<const std::string> tensors);
+// Returns whether the storage keeps the integers of the tensor in their own format.
+bool keeps_integers(const TensorView& tensor, LlamaStorage storage);
 
 // Projections that are stored in one matrix, one below the other.
 struct Stacked {

@@ -13,6 +13,7 @@
 #include "engine/model/llama_weights.h"
 #include "engine/weights/gguf.h"
 #include "engine/weights/gguf_writer.h"
+#include "engine/weights/packed_integers.h"
 #include "engine/weights/quantized_rows.h"
 #include "kernels/task_errors.h"
 
@@ -45,39 +46,49 @@ bool is_head(const std::string& name) {
 Task plan(const TensorView& view, WeightType type) {
   if (view.shape.size() != 2) return {view, view.type};
   const WeightType wanted = is_head(view.name) ? llama_head_storage({type}).type : type;
-  const int bits = group_bits(view);
-  if (coded_bits(view) > 0 && coded_bits(view) <= bits_of(wanted)) return {view, view.type};
-  if (bits > 0 && bits <= bits_of(wanted) && view.integers == nullptr) return {view, view.type};
-  if (bits > 0 && bits <= bits_of(wanted)) return {view, bits == 4 ? TensorType::kQ4_1 : TensorType::kQ8_0};
+  const bool kept = keeps_integers(view, {wanted});
+  if (kept && view.integers == nullptr) return {view, view.type};
+  // The blocks of GGUF cannot say in which order the inputs of act-order are.
+  if (kept && view.integers->order.empty()) {
+    return {view, view.integers->bits == 4 ? TensorType::kQ4_1 : TensorType::kQ8_0};
+  }
   return {view, wanted == WeightType::kInt4 ? TensorType::kQ4_1 : TensorType::kQ8_0, true};
 }
 
-std::string megabytes(int64_t bytes) {
+std::string one_decimal(double value) {
   std::ostringstream text;
-  text << std::fixed << std::setprecision(1) << static_cast<double>(bytes) / 1e6 << " MB";
+  text << std::fixed << std::setprecision(1) << value;
   return text.str();
+}
+
+std::string bits(int64_t bytes, int64_t weights) {
+  return one_decimal(8 * static_cast<double>(bytes) / static_cast<double>(weights));
 }
 
 // Throws ModelError if the tensors would not take less memory than those of `name`, or if a quantized tensor would be
 // fitted to a format that takes no more memory, and so lose precision again.
 void check_gain(const std::string& name, const std::vector<Task>& tasks, WeightType type) {
   constexpr const char* kAdvice = "; serve the model as it is, quantize its original weights, or use --force";
-  int64_t before = 0, after = 0;
+  int64_t before = 0, after = 0, weights = 0;
   for (const Task& task : tasks) {
     before += task.view.bytes();
     after += task.bytes();
+    weights += task.view.elements();
   }
+  const auto size = [&](int64_t bytes) {
+    return one_decimal(static_cast<double>(bytes) / 1e6) + " MB (" + bits(bytes, weights) + " bits a weight)";
+  };
   if (after >= before) {
     throw ModelError(name + ": expected " + std::string(kernels::name(type)) +
-                     " weights to be smaller than the present " + megabytes(before) + ", found " + megabytes(after) +
-                     kAdvice);
+                     " weights to be smaller than the present " + size(before) + ", found " + size(after) + kAdvice);
   }
   for (const Task& task : tasks) {
     if (!task.fitted || is_float(task.view) || task.bytes() > task.view.bytes()) continue;
-    throw ModelError(name + ": tensor \"" + task.view.name + "\": expected F32, F16 or BF16, found " +
-                     std::string(tensor_type_info(task.view.type).name) +
-                     ", which would lose precision a second time in " +
-                     std::string(tensor_type_info(task.stored).name) + kAdvice);
+    throw ModelError(
+        name + ": tensor \"" + task.view.name + "\": expected F32, F16 or BF16, found " +
+        std::string(tensor_type_info(task.view.type).name) + ", which would lose precision a second time in " +
+        std::string(tensor_type_info(task.stored).name) + " (" + bits(task.view.bytes(), task.view.elements()) +
+        " and " + bits(task.bytes(), task.view.elements()) + " bits a weight)" + kAdvice);
   }
 }
 

@@ -36,12 +36,12 @@ auto fields(T& rope) SMARTKV_FIELDS(rope, theta, rotary_dim, scaling, factor, or
                                           attention_multiplier, residual_multiplier, logits_divisor, attention_soft_cap,
                                           logit_soft_cap, tie_word_embeddings, attention_bias, mlp_bias, eos_token_ids)
 
-        template <MaybeConst<WeightScales> T>
-        auto fields(T& scales) SMARTKV_FIELDS(scales, values, block_rows, block_columns, columns)
+            template <MaybeConst<WeightScales> T>
+            auto fields(T& scales) SMARTKV_FIELDS(scales, values, block_rows, block_columns, columns)
 
-            template <MaybeConst<PackedIntegers> T>
-            auto fields(T& integers)
-                SMARTKV_FIELDS(integers, layout, bits, inputs, outputs, q, zeros, scales, group_of, in_order, symmetric)
+                template <MaybeConst<PackedIntegers> T>
+                auto fields(T& integers) SMARTKV_FIELDS(integers, layout, bits, inputs, outputs, q, zeros, scales,
+                                                        group_of, order, in_groups, in_pairs, symmetric)
 
                     template <MaybeConst<TensorView> T>
                     auto fields(T& tensor) SMARTKV_FIELDS(tensor, name, type, shape, data, scales, integers, first_row)

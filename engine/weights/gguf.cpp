@@ -20,10 +20,8 @@ constexpr int64_t kMaxParts = 1000;  // Parts of a split file. The size limits o
 enum GgufType : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64, kTypeEnd };
 
 // Tensor types of ggml that are not supported, for error messages.
-constexpr std::pair<uint32_t, std::string_view> kUnsupportedTypes[] = {
-    {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
-    {21, "IQ3_S"}, {22, "IQ2_S"}, {24, "I8"},      {25, "I16"},    {26, "I32"},     {27, "I64"},
-    {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {40, "NVFP4"}};
+constexpr std::pair<uint32_t, std::string_view> kUnsupportedTypes[] = {{15, "Q8_K"}, {24, "I8"},  {25, "I16"},
+                                                                       {26, "I32"},  {27, "I64"}, {28, "F64"}};
 
 std::string supported_types() {
   std::string names;

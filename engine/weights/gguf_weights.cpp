@@ -9,6 +9,7 @@
 #include "engine/weights/gguf.h"
 #include "engine/weights/model_name.h"
 #include "engine/weights/projections.h"
+#include "engine/weights/quantized_rows.h"
 
 namespace smartkv {
 namespace {
@@ -292,6 +293,7 @@ class GgufWeights final : public Weights {
                          "\" are the same tensor");
       }
     }
+    attach_factors();
     if (architecture_->fused_projections) split_fused_projections(config_, tensors_);
   }
 
@@ -318,6 +320,29 @@ class GgufWeights final : public Weights {
   }
 
  private:
+  // NVFP4 tensors may have a factor each: "X.scale" beside "X.weight".
+  void attach_factors() {
+    std::vector<std::string> used;
+    for (auto& [name, tensor] : tensors_) {
+      if (tensor.type != TensorType::kNvfp4 || !name.ends_with(".weight")) continue;
+      const auto found = tensors_.find(name.substr(0, name.size() - std::string(".weight").size()) + ".scale");
+      if (found == tensors_.end()) continue;
+      if (found->second.elements() != 1 || !is_float(found->second)) {
+        throw ModelError(file_.name() + ": tensor \"" + found->second.name + "\": expected one float, found " +
+                         std::to_string(found->second.elements()) + " values of " +
+                         std::string(tensor_type_info(found->second.type).name));
+      }
+      auto scales = std::make_shared<WeightScales>();
+      scales->values.resize(1);
+      scales->block_rows = tensor.rows();
+      scales->block_columns = tensor.row_elements();
+      expand_rows(found->second, 0, 1, scales->values.data());
+      tensor.scales = std::move(scales);
+      used.push_back(found->first);
+    }
+    for (const std::string& name : used) tensors_.erase(name);
+  }
+
   GgufFile file_;
   ModelConfig config_;
   const Architecture* architecture_ = nullptr;

@@ -59,8 +59,7 @@ class Projection {
     expand_rows(scales, 0, groups, p.scales.data());
     p.group_of = groups_of(p.inputs, group, groups);
     p.symmetric = p.zeros_are_middle();
-    p.in_order = p.inputs % kRowGroup == 0;
-    for (int64_t k = 0; k < p.inputs; ++k) p.in_order = p.in_order && p.group_of[k] == p.group_of[k - k % kRowGroup];
+    p.order_inputs();
     return {name_ + ".weight",
             p.bits == 4 ? TensorType::kInt4 : TensorType::kInt8,
             {p.outputs, p.inputs},

@@ -1,6 +1,8 @@
 #include "engine/weights/packed_integers.h"
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "engine/weights/quantized_rows.h"
 
@@ -67,11 +69,33 @@ void PackedIntegers::expand(int64_t row, float* out) const {
   }
 }
 
+void PackedIntegers::order_inputs() {
+  std::vector<int32_t> by_group(static_cast<size_t>(inputs));
+  std::iota(by_group.begin(), by_group.end(), 0);
+  std::stable_sort(by_group.begin(), by_group.end(), [&](int32_t a, int32_t b) { return group_of[a] < group_of[b]; });
+  const auto are_whole = [&](int64_t size) {
+    if (inputs % size != 0) return false;
+    for (int64_t k = 0; k < inputs; ++k) {
+      if (group_of[by_group[k]] != group_of[by_group[k - k % size]]) return false;
+    }
+    return true;
+  };
+  in_groups = are_whole(kRowGroup);
+  in_pairs = are_whole(2 * kRowGroup);
+  order.clear();
+  if (!std::is_sorted(by_group.begin(), by_group.end())) order = std::move(by_group);
+}
+
 void PackedIntegers::read(int64_t row, QuantizedRow& out) const {
   out.resize(inputs);
   read_integers(row, out.q.data());
+  if (!order.empty()) {
+    const std::vector<uint8_t> in_file = out.q;
+    for (size_t k = 0; k < order.size(); ++k) out.q[k] = in_file[order[k]];
+  }
   for (int64_t g = 0; g < inputs / kRowGroup; ++g) {
-    const Line current = line(group_of[g * kRowGroup], row);
+    const int64_t first = g * kRowGroup;
+    const Line current = line(group_of[order.empty() ? first : order[first]], row);
     out.scale[g] = current.scale;
     out.minimum[g] = -static_cast<float>(current.zero) * current.scale;
   }

@@ -29,14 +29,19 @@ struct PackedIntegers {
   std::span<const std::byte> q, zeros;  // Views of the mapped file.
   std::vector<float> scales;            // [groups, N]
   std::vector<int32_t> group_of;        // [K]: the group of each input.
-  bool in_order = false;                // Inputs [32 i, 32 i + 32) belong to one group, for every i.
-  bool symmetric = false;               // Every zero is the middle of the range: 8 (4 bits) or 128 (8 bits).
+  // [K] or empty: the inputs by group, if they do not lie in the order of the groups (act-order).
+  std::vector<int32_t> order;
+  // In this order, inputs [32 i, 32 i + 32) belong to one group for every i, or even [64 i, 64 i + 64) (in_pairs).
+  bool in_groups = false, in_pairs = false;
+  bool symmetric = false;  // Every zero is the middle of the range: 8 (4 bits) or 128 (8 bits).
 
   // Writes all K weights of an output as f32. row: the output, 0 to N - 1.
   void expand(int64_t row, float* out) const;
   // Reads all zeros and returns the value for `symmetric`.
   bool zeros_are_middle() const;
-  // Reads the same weights as integers. REQUIRES: in_order.
+  // Sets order, in_groups and in_pairs from group_of.
+  void order_inputs();
+  // Reads the same weights as integers, in the order of the groups. REQUIRES: in_groups.
   void read(int64_t row, QuantizedRow& out) const;
 
  private:

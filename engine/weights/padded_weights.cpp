@@ -42,7 +42,7 @@ class PaddedWeights final : public ReshapedWeights {
     std::optional<TensorView> view = weights_.find(name);
     const Padding padding = padding_of(name);
     if (!view || (!padding.rows && !padding.columns)) return view;
-    TensorView padded = {view->name, TensorType::kF32, view->shape, {}};
+    TensorView padded = {view->name, view->type, view->shape, {}};
     if (padding.rows) padded.shape.front() = padding.rows->padded(view->shape.front());
     if (padding.columns) padded.shape.back() = padding.columns->padded(view->shape.back());
     return padded;

@@ -17,8 +17,8 @@ namespace smartkv {
 ModelConfig padded_config(ModelConfig config);
 
 // Returns the weights with the shapes of padded_config(weights.config()), or nullptr if these are the model's own
-// shapes. `weights` must outlive the result. For a padded tensor, find() returns the shape without bytes: its rows can
-// only be read as floats, even if the file has integers.
+// shapes. `weights` must outlive the result. For a padded tensor, find() returns type and shape without bytes: its rows
+// can only be read as floats, even if the file has integers.
 std::unique_ptr<Weights> pad_weights(const Weights& weights);
 
 }  // namespace smartkv

@@ -19,8 +19,6 @@ uint8_t* write_f16(float value, uint8_t* p) {
   return p + sizeof bits;
 }
 
-float rounded_to_half(float value) { return kernels::half_to_float(kernels::float_to_half(value)); }
-
 // Reads 16 bytes: the low halves are q[0] to q[15], the high halves q[16] to q[31].
 void read_nibbles(const uint8_t* p, uint8_t* q) {
   for (int i = 0; i < 16; ++i) {
@@ -29,7 +27,13 @@ void read_nibbles(const uint8_t* p, uint8_t* q) {
   }
 }
 
-kernels::CodedBlock coded_q4_k(const uint8_t* p) {
+// Adds the fifth bits of 32 integers, bit i of the word at `p` for q[i].
+void add_fifth_bits(const uint8_t* p, uint8_t* q) {
+  for (int i = 0; i < 32; ++i) q[i] |= static_cast<uint8_t>((p[i / 8] >> (i % 8) & 1) << 4);
+}
+
+// Q4_K and Q5_K: factors, scales and minimums, with Q5_K 32 bytes of fifth bits, then 128 bytes of lower four bits.
+kernels::CodedBlock coded_lines(const uint8_t* p, bool fifth_bits) {
   kernels::CodedBlock block;
   block.factors[0] = read_f16(p);
   block.factors[1] = -read_f16(p + 2);
@@ -37,20 +41,51 @@ kernels::CodedBlock coded_q4_k(const uint8_t* p) {
     const GroupLine line = k_quant_group(p + 4, g);
     block.codes[0][g] = static_cast<int8_t>(line.scale);
     block.codes[1][g] = static_cast<int8_t>(line.minimum);
-    const uint8_t* q = p + 16 + 32 * (g / 2);
-    for (int i = 0; i < 32; ++i) block.q[32 * g + i] = static_cast<uint8_t>(g % 2 == 0 ? q[i] & 15 : q[i] >> 4);
+    const uint8_t* const high = p + 16;
+    const uint8_t* const q = high + (fifth_bits ? 32 : 0) + 32 * (g / 2);
+    for (int i = 0; i < 32; ++i) {
+      const int fifth = fifth_bits ? (high[i] >> g & 1) << 4 : 0;
+      block.q[32 * g + i] = static_cast<uint8_t>((g % 2 == 0 ? q[i] & 15 : q[i] >> 4) | fifth);
+    }
   }
   return block;
 }
 
-// Reads a block of Q4_K into groups g to g + 7 of the row.
-void read_q4_k(const uint8_t* p, size_t g, QuantizedRow& out) {
-  const kernels::CodedBlock block = coded_q4_k(p);
-  std::copy(std::begin(block.q), std::end(block.q), out.q.data() + g * kRowGroup);
-  for (size_t j = 0; j < 8; ++j) {
-    out.scale[g + j] = rounded_to_half(block.factors[0] * static_cast<float>(block.codes[0][j]));
-    out.minimum[g + j] = rounded_to_half(block.factors[1] * static_cast<float>(block.codes[1][j]));
+// Q2_K: 16 bytes of scales and minimums of half groups, 4 bits each, 64 bytes of integers, and two f16 factors.
+kernels::CodedBlock coded_q2_k(const uint8_t* p) {
+  kernels::CodedBlock block;
+  block.factors[0] = read_f16(p + 80);
+  block.factors[1] = -read_f16(p + 82);
+  for (int g = 0; g < 8; ++g) {
+    for (int half = 0; half < 2; ++half) block.codes[half][g] = static_cast<int8_t>(p[2 * g + half]);
+    for (int i = 0; i < 32; ++i) block.q[32 * g + i] = p[16 + 32 * (g / 4) + i] >> (2 * (g % 4)) & 3;
   }
+  return block;
+}
+
+// Q3_K: 32 bytes of upper bits, 64 bytes of lower two bits, 12 bytes of scales of half groups, and an f16 factor.
+kernels::CodedBlock coded_q3_k(const uint8_t* p) {
+  kernels::CodedBlock block;
+  block.factors[0] = block.factors[1] = read_f16(p + 108);
+  for (int g = 0; g < 8; ++g) {
+    for (int half = 0; half < 2; ++half) block.codes[half][g] = static_cast<int8_t>(q3_k_scale(p + 96, 2 * g + half));
+    for (int i = 0; i < 32; ++i) {
+      const int low = p[32 + 32 * (g / 4) + i] >> (2 * (g % 4)) & 3, high = p[i] >> g & 1;
+      block.q[32 * g + i] = static_cast<uint8_t>(low | high << 2);
+    }
+  }
+  return block;
+}
+
+// IQ4_XS: an f16 factor, scales of groups of 6 bits, and levels of 4 bits.
+kernels::CodedBlock coded_iq4_xs(const uint8_t* p) {
+  kernels::CodedBlock block{};
+  block.factors[0] = read_f16(p);
+  for (int g = 0; g < 8; ++g) {
+    block.codes[0][g] = static_cast<int8_t>(iq4_xs_scale(p, g));
+    read_nibbles(p + 8 + 16 * g, block.q + 32 * g);
+  }
+  return block;
 }
 
 // Q6_K: 128 bytes of lower four bits, 64 bytes of upper two bits, 16 scales of half groups, and an f16 factor.
@@ -87,63 +122,121 @@ bool is_float(const TensorView& tensor) {
   return tensor.type == TensorType::kF32 || tensor.type == TensorType::kF16 || tensor.type == TensorType::kBf16;
 }
 
-int group_bits(const TensorView& tensor) {
-  if (tensor.integers != nullptr) return tensor.integers->in_order ? static_cast<int>(tensor.integers->bits) : 0;
-  if (tensor.type == TensorType::kQ4_0 || tensor.type == TensorType::kQ4_1 || tensor.type == TensorType::kQ4_K)
-    return 4;
-  return tensor.type == TensorType::kQ8_0 ? 8 : 0;
+std::optional<MatrixFormat> kept_format(const TensorView& tensor) {
+  using kernels::Minimums;
+  using kernels::WeightType;
+  if (tensor.integers != nullptr) {
+    const PackedIntegers& integers = *tensor.integers;
+    if (!integers.in_groups) return std::nullopt;
+    const WeightType type = integers.bits == 4 ? WeightType::kInt4 : WeightType::kInt8;
+    if (integers.symmetric) return {{type, Minimums::kCentred}};
+    return {{type, integers.in_pairs && integers.bits == 4 ? Minimums::kShared : Minimums::kStored}};
+  }
+  switch (tensor.type) {
+    case TensorType::kQ4_0: return {{WeightType::kInt4, Minimums::kCentred}};
+    case TensorType::kQ4_1: return {{WeightType::kInt4, Minimums::kStored}};
+    case TensorType::kQ5_0: return {{WeightType::kInt5, Minimums::kCentred}};
+    case TensorType::kQ5_1: return {{WeightType::kInt5, Minimums::kStored}};
+    case TensorType::kQ8_0:
+    case TensorType::kQ8_1: return {{WeightType::kInt8, Minimums::kCentred}};
+    case TensorType::kQ2_K: return {{WeightType::kInt2, Minimums::kCoded}};
+    case TensorType::kQ3_K: return {{WeightType::kInt3, Minimums::kCoded}};
+    case TensorType::kQ4_K: return {{WeightType::kInt4, Minimums::kCoded}};
+    case TensorType::kQ5_K: return {{WeightType::kInt5, Minimums::kCoded}};
+    case TensorType::kQ6_K: return {{WeightType::kInt6, Minimums::kCoded}};
+    case TensorType::kIq4Nl: return {{WeightType::kIq4, Minimums::kCentred}};
+    case TensorType::kIq4Xs: return {{WeightType::kIq4, Minimums::kCoded}};
+    case TensorType::kMxfp4: return {{WeightType::kMxfp4, Minimums::kCentred}};
+    case TensorType::kNvfp4: return {{WeightType::kNvfp4, Minimums::kCentred}};
+    default: return std::nullopt;
+  }
 }
 
-bool has_centred_groups(const TensorView& tensor, int bits) {
-  if (tensor.integers != nullptr) return tensor.integers->symmetric || tensor.integers->bits < bits;
-  return tensor.type == TensorType::kQ4_0 || tensor.type == TensorType::kQ8_0;
+namespace {
+
+// Throws std::invalid_argument unless the tensor has the row and keeps its integers in coded or other groups.
+void check_row(const char* function, const TensorView& tensor, int64_t row, bool coded) {
+  const std::optional<MatrixFormat> format = kept_format(tensor);
+  if (format && format->coded() == coded && row >= 0 && row < tensor.rows()) return;
+  throw std::invalid_argument(std::string(function) + ": tensor \"" + tensor.name + "\", row " + std::to_string(row));
 }
 
-int coded_bits(const TensorView& tensor) {
-  if (tensor.integers != nullptr) return 0;
-  return tensor.type == TensorType::kQ4_K ? 4 : tensor.type == TensorType::kQ6_K ? 6 : 0;
-}
+}  // namespace
 
 void read_coded_row(const TensorView& tensor, int64_t row, std::vector<kernels::CodedBlock>& out) {
-  if (coded_bits(tensor) == 0 || row < 0 || row >= tensor.rows()) {
-    throw std::invalid_argument("read_coded_row: tensor \"" + tensor.name + "\", row " + std::to_string(row));
-  }
+  check_row("read_coded_row", tensor, row, true);
   const TensorTypeInfo& info = tensor_type_info(tensor.type);
   const uint8_t* p = row_bytes(tensor, row);
   out.resize(static_cast<size_t>(tensor.row_elements() / info.block_elements));
   for (kernels::CodedBlock& block : out) {
-    block = tensor.type == TensorType::kQ4_K ? coded_q4_k(p) : coded_q6_k(p);
+    switch (tensor.type) {
+      case TensorType::kQ2_K: block = coded_q2_k(p); break;
+      case TensorType::kQ3_K: block = coded_q3_k(p); break;
+      case TensorType::kQ6_K: block = coded_q6_k(p); break;
+      case TensorType::kIq4Xs: block = coded_iq4_xs(p); break;
+      default: block = coded_lines(p, tensor.type == TensorType::kQ5_K);
+    }
     p += info.block_bytes;
   }
 }
 
 void read_quantized_row(const TensorView& tensor, int64_t row, QuantizedRow& out) {
-  if (group_bits(tensor) == 0 || row < 0 || row >= tensor.rows()) {
-    throw std::invalid_argument("read_quantized_row: tensor \"" + tensor.name + "\", row " + std::to_string(row));
-  }
+  check_row("read_quantized_row", tensor, row, false);
   if (tensor.integers != nullptr) return tensor.integers->read(tensor.first_row + row, out);
-  const TensorTypeInfo& info = tensor_type_info(tensor.type);
-  const int64_t blocks = tensor.row_elements() / info.block_elements, groups = tensor.row_elements() / kRowGroup;
-  const int64_t bytes = info.block_bytes;
+  const int64_t groups = tensor.row_elements() / kRowGroup;
+  const int64_t bytes = tensor_type_info(tensor.type).block_bytes;
   const uint8_t* p = row_bytes(tensor, row);
   out.resize(tensor.row_elements());
-  if (tensor.type == TensorType::kQ4_K) {
-    for (int64_t block = 0; block < blocks; ++block) read_q4_k(p + block * bytes, static_cast<size_t>(8 * block), out);
+  uint8_t* q = out.q.data();
+  if (tensor.type == TensorType::kNvfp4) {  // Blocks of 64 weights: 4 scales, then 4 times 8 bytes of two weights.
+    for (int64_t g = 0; g < groups; ++g, q += kRowGroup) {
+      const uint8_t* const block = p + g / 2 * bytes;
+      out.scale[g] = nvfp4_scale(block[g % 2 * 2]);
+      out.minimum[g] = nvfp4_scale(block[g % 2 * 2 + 1]);
+      for (int i = 0; i < kRowGroup; ++i) {
+        const uint8_t both = block[4 + g % 2 * 16 + i / 16 * 8 + i % 8];
+        q[i] = i % 16 < 8 ? both & 15 : both >> 4;
+      }
+    }
     return;
   }
-  uint8_t* q = out.q.data();
   for (int64_t g = 0; g < groups; ++g, p += bytes, q += kRowGroup) {
-    out.scale[g] = read_f16(p);
-    if (tensor.type == TensorType::kQ4_0) {
-      out.minimum[g] = -8.0f * out.scale[g];
-      read_nibbles(p + 2, q);
-    } else if (tensor.type == TensorType::kQ4_1) {
-      out.minimum[g] = read_f16(p + 2);
-      read_nibbles(p + 4, q);
-    } else {
-      out.minimum[g] = -128.0f * out.scale[g];
-      for (int i = 0; i < kRowGroup; ++i) q[i] = static_cast<uint8_t>(p[2 + i] ^ 0x80);  // two's complement + 128
+    float scale = tensor.type == TensorType::kMxfp4 ? mxfp4_scale(p[0]) : read_f16(p), minimum = 0;
+    switch (tensor.type) {
+      case TensorType::kQ4_0:
+        minimum = -8.0f * scale;
+        read_nibbles(p + 2, q);
+        break;
+      case TensorType::kQ4_1:
+        minimum = read_f16(p + 2);
+        read_nibbles(p + 4, q);
+        break;
+      case TensorType::kQ5_0:
+        minimum = -16.0f * scale;
+        read_nibbles(p + 6, q);
+        add_fifth_bits(p + 2, q);
+        break;
+      case TensorType::kQ5_1:
+        minimum = read_f16(p + 2);
+        read_nibbles(p + 8, q);
+        add_fifth_bits(p + 4, q);
+        break;
+      case TensorType::kIq4Nl:
+        minimum = -static_cast<float>(kernels::kIq4Centre) * scale;
+        read_nibbles(p + 2, q);
+        break;
+      case TensorType::kMxfp4:
+        minimum = -static_cast<float>(kernels::kFp4Centre) * scale;
+        read_nibbles(p + 1, q);
+        break;
+      default: {  // Q8_0 and Q8_1, which also has the sum of its weights
+        const uint8_t* const integers = p + bytes - kRowGroup;
+        minimum = -128.0f * scale;
+        for (int i = 0; i < kRowGroup; ++i) q[i] = integers[i] ^ 0x80;  // two's complement + 128
+      }
     }
+    out.scale[g] = scale;
+    out.minimum[g] = minimum;
   }
 }
 

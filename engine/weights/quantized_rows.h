@@ -1,11 +1,11 @@
 // Weights that files hold as integers, read without expanding them to floats. There are two forms:
-//  - Groups of 32 weights along a row, each with a scale and a minimum: Q4_0, Q4_1, Q8_0, Q4_K with scales and minimums
-//    rounded to f16, and GPTQ and AWQ, whose groups are 32 weights or a multiple of it.
-//  - Blocks of coded groups (kernels::CodedBlock), which hold Q4_K and Q6_K without rounding.
+//  - Groups of 32 weights along a row, each with a scale and a minimum.
+//  - Blocks of coded groups (kernels::CodedBlock).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,20 +26,24 @@ struct QuantizedRow {
 // Returns whether the tensor holds F32, F16 or BF16, and so is not quantized.
 bool is_float(const TensorView& tensor);
 
-// Returns the bits of the integers, 4 or 8, of a tensor with groups of 32 weights. Returns 0 for other tensors.
-int group_bits(const TensorView& tensor);
+// The format of a packed matrix.
+struct MatrixFormat {
+  kernels::WeightType type = kernels::WeightType::kBf16;
+  kernels::Minimums minimums = kernels::Minimums::kStored;
+  bool operator==(const MatrixFormat&) const = default;
+  bool coded() const { return minimums == kernels::Minimums::kCoded; }
+};
 
-// Returns whether each minimum of such a tensor is that of centred integers of `bits` (4 or 8) bits, or becomes that by
-// shifting the integers.
-bool has_centred_groups(const TensorView& tensor, int bits);
+// Returns the format that keeps the integers of the tensor: without loss, except that the minimums of GPTQ and AWQ with
+// groups of 32 are rounded to f16. Returns nullopt for floats and for types without integers of about their size.
+std::optional<MatrixFormat> kept_format(const TensorView& tensor);
 
-// Reads a row, counted as in the file. Throws std::invalid_argument if the tensor has no such row or no such groups.
+// Reads a row, counted as in the file, of a tensor whose kept_format() is not coded. The columns of GPTQ with act-order
+// are in the order of PackedIntegers::order. In NVFP4, scale and minimum are the scales of the halves of a group.
+// Throws std::invalid_argument if the tensor has no such row or no such groups.
 void read_quantized_row(const TensorView& tensor, int64_t row, QuantizedRow& out);
 
-// Returns the bits of the integers, 4 or 6, of a tensor with coded groups. Returns 0 for other tensors.
-int coded_bits(const TensorView& tensor);
-
-// Reads a row of such a tensor. Throws std::invalid_argument if the tensor has no such row or no coded groups.
+// Reads a row of a tensor whose kept_format() is coded. Throws std::invalid_argument for others.
 void read_coded_row(const TensorView& tensor, int64_t row, std::vector<kernels::CodedBlock>& out);
 
 // Writes a row as blocks of `type`, Q4_1 or Q8_0, and returns the end of the blocks. Throws ModelError naming the

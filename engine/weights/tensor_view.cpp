@@ -8,9 +8,11 @@
 #include <limits>
 #include <stdexcept>
 
+#include "engine/weights/codebooks.h"
 #include "engine/weights/k_quants.h"
 #include "engine/weights/packed_integers.h"
 #include "kernels/half.h"
+#include "kernels/linear.h"
 
 namespace smartkv {
 namespace {
@@ -59,6 +61,10 @@ void q8_0(const uint8_t* p, float* y) {
   const float d = read_f16(p);
   for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(static_cast<int8_t>(p[2 + i]));
 }
+void q8_1(const uint8_t* p, float* y) {  // An f16 with the sum of the weights lies before the integers.
+  const float d = read_f16(p);
+  for (int i = 0; i < 32; ++i) y[i] = d * static_cast<float>(static_cast<int8_t>(p[4 + i]));
+}
 
 void q2_k(const uint8_t* p, float* y) {
   const float d = read_f16(p + 80), dmin = read_f16(p + 82);
@@ -74,8 +80,7 @@ void q3_k(const uint8_t* p, float* y) {
   const uint8_t* scales = p + 96;
   const float d = read_f16(p + 108);
   for (int group = 0; group < 16; ++group) {  // A group is 16 weights with a scale of 6 bits.
-    const int low = group < 8 ? scales[group] & 15 : scales[group - 8] >> 4;
-    const int scale = (low | (((scales[8 + group % 4] >> (2 * (group / 4))) & 3) << 4)) - 32;
+    const int scale = q3_k_scale(scales, group);
     const uint8_t* q = p + 32 + group / 8 * 32 + group % 2 * 16;
     const int shift = group % 8 / 2 * 2, bit = group / 2;
     for (int i = 0; i < 16; ++i) {
@@ -86,27 +91,27 @@ void q3_k(const uint8_t* p, float* y) {
 }
 
 // Expands 16 bytes through a table of levels: first the low halves, then the high halves.
-void look_up(const int8_t* table, float d, const uint8_t* q, float* y) {
+void look_up(const uint8_t* table, int centre, float d, const uint8_t* q, float* y) {
   for (int i = 0; i < 16; ++i) {
-    y[i] = d * static_cast<float>(table[q[i] & 15]);
-    y[i + 16] = d * static_cast<float>(table[q[i] >> 4]);
+    y[i] = d * static_cast<float>(table[q[i] & 15] - centre);
+    y[i + 16] = d * static_cast<float>(table[q[i] >> 4] - centre);
   }
 }
-// The levels of the IQ4 types, which are denser around zero.
-constexpr int8_t kIq4Levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-void iq4_nl(const uint8_t* p, float* y) { look_up(kIq4Levels, read_f16(p), p + 2, y); }
+void iq4(float d, const uint8_t* q, float* y) { look_up(kernels::kIq4Levels, kernels::kIq4Centre, d, q, y); }
+void iq4_nl(const uint8_t* p, float* y) { iq4(read_f16(p), p + 2, y); }
 void iq4_xs(const uint8_t* p, float* y) {
-  const float d = read_f16(p);
-  const uint16_t high = read<uint16_t>(p + 2);
-  for (int j = 0; j < 8; ++j) {
-    const int scale = (((p[4 + j / 2] >> (4 * (j % 2))) & 15) | (((high >> (2 * j)) & 3) << 4)) - 32;
-    look_up(kIq4Levels, d * static_cast<float>(scale), p + 8 + 16 * j, y + 32 * j);
+  for (int j = 0; j < 8; ++j) iq4(read_f16(p) * static_cast<float>(iq4_xs_scale(p, j)), p + 8 + 16 * j, y + 32 * j);
+}
+void mxfp4(const uint8_t* p, float* y) {
+  look_up(kernels::kFp4Levels, kernels::kFp4Centre, mxfp4_scale(p[0]), p + 1, y);
+}
+void nvfp4(const uint8_t* p, float* y) {
+  for (int i = 0; i < 64; ++i) {  // Each of the four scales has 16 weights in 8 bytes.
+    const uint8_t both = p[4 + i / 16 * 8 + i % 8];
+    const int level = kernels::kFp4Levels[i % 16 < 8 ? both & 15 : both >> 4] - kernels::kFp4Centre;
+    y[i] = nvfp4_scale(p[i / 16]) * static_cast<float>(level);
   }
 }
-// OCP Microscaling: 32 numbers with 1 sign, 2 exponent and 1 mantissa bits share a power of two. The table has them
-// doubled.
-constexpr int8_t kFp4Levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-void mxfp4(const uint8_t* p, float* y) { look_up(kFp4Levels, std::ldexp(1.0f, p[0] - 128), p + 1, y); }
 
 void q4_k(const uint8_t* p, float* y) {
   const float d = read_f16(p), dmin = read_f16(p + 2);
@@ -190,6 +195,17 @@ constexpr TensorTypeInfo kTypes[] = {{TensorType::kF32, "F32", 1, 4, f32, 0},
                                      {TensorType::kIq4Nl, "IQ4_NL", 32, 18, iq4_nl, 20},
                                      {TensorType::kIq4Xs, "IQ4_XS", 256, 136, iq4_xs, 23},
                                      {TensorType::kMxfp4, "MXFP4", 32, 17, mxfp4, 39},
+                                     {TensorType::kQ8_1, "Q8_1", 32, 36, q8_1, 9},
+                                     {TensorType::kNvfp4, "NVFP4", 64, 36, nvfp4, 40},
+                                     {TensorType::kIq2Xxs, "IQ2_XXS", 256, 66, expand_iq2_xxs, 16},
+                                     {TensorType::kIq2Xs, "IQ2_XS", 256, 74, expand_iq2_xs, 17},
+                                     {TensorType::kIq2S, "IQ2_S", 256, 82, expand_iq2_s, 22},
+                                     {TensorType::kIq3Xxs, "IQ3_XXS", 256, 98, expand_iq3_xxs, 18},
+                                     {TensorType::kIq3S, "IQ3_S", 256, 110, expand_iq3_s, 21},
+                                     {TensorType::kIq1S, "IQ1_S", 256, 50, expand_iq1_s, 19},
+                                     {TensorType::kIq1M, "IQ1_M", 256, 56, expand_iq1_m, 29},
+                                     {TensorType::kTq1_0, "TQ1_0", 256, 54, expand_tq1_0, 34},
+                                     {TensorType::kTq2_0, "TQ2_0", 256, 66, expand_tq2_0, 35},
                                      {TensorType::kF8E4m3, "F8_E4M3", 1, 1, e4m3},
                                      {TensorType::kF8E5m2, "F8_E5M2", 1, 1, e5m2},
                                      {TensorType::kI32, "I32", 1, 4, i32},

@@ -28,6 +28,17 @@ enum class TensorType : uint8_t {
   kIq4Nl,
   kIq4Xs,
   kMxfp4,
+  kQ8_1,
+  kNvfp4,
+  kIq2Xxs,
+  kIq2Xs,
+  kIq2S,
+  kIq3Xxs,
+  kIq3S,
+  kIq1S,
+  kIq1M,
+  kTq1_0,
+  kTq2_0,
   kF8E4m3,
   kF8E5m2,  // safetensors; E4M3 has no infinities
   kI32,     // safetensors: the words into which GPTQ and AWQ pack their integers

@@ -130,13 +130,8 @@ void product(const LinearCall& call, const LinearTile& tile) {
   }
 }
 
-LinearKernels with_tiles(LinearKernels kernels) {
-  kernels.bf16 = &product;
-  return kernels;
-}
-
 }  // namespace
 
-const LinearKernels kLinearAmx = with_tiles(kLinearAvx512Vnni);
+constinit const LinearKernels::Product kBf16OnTiles = &product;
 
 }  // namespace smartkv::kernels

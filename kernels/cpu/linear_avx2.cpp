@@ -46,23 +46,39 @@ struct Ops {
   static Int zero_int() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
   static F to_float(Int x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
   static Bytes load_bytes(const uint8_t* p) { return {load_256(p), load_256(p + 32)}; }
-  static void load_nibbles(const uint8_t* p, Bytes& low, Bytes& high) {
-    const Bytes both = load_bytes(p);
-    const __m256i mask = _mm256_set1_epi8(15);
-    low = {_mm256_and_si256(both.a, mask), _mm256_and_si256(both.b, mask)};
-    high = {_mm256_and_si256(_mm256_srli_epi16(both.a, 4), mask), _mm256_and_si256(_mm256_srli_epi16(both.b, 4), mask)};
+  // Shifts to the right, or to the left if kRight is negative, and keeps the bits of kMask.
+  template <int kRight, int kMask>
+  static __m256i pick(__m256i bytes) {
+    const __m256i shifted = kRight < 0 ? _mm256_slli_epi16(bytes, kRight < 0 ? -kRight : 0)
+                                       : _mm256_srli_epi16(bytes, kRight < 0 ? 0 : kRight);
+    return _mm256_and_si256(shifted, _mm256_set1_epi8(kMask));
   }
-  template <int kIndex, int kHalf>
-  static Bytes load_six(const uint8_t* p) {
-    constexpr int kShift = 4 * (kIndex % 2) + 2 * kHalf;  // Place of the two upper bits, which go to bits 4 and 5.
-    const auto six = [](__m256i nibbles, __m256i line) {
-      const __m256i low = kHalf == 0 ? nibbles : _mm256_srli_epi16(nibbles, 4);
-      const __m256i high = kShift <= 4 ? _mm256_slli_epi16(line, 4 - kShift) : _mm256_srli_epi16(line, kShift - 4);
-      return _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi8(15)),
-                             _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
-    };
-    const Bytes nibbles = load_bytes(p + 64 * kIndex), line = load_bytes(p + 256 + 64 * (kIndex / 2));
-    return {six(nibbles.a, line.a), six(nibbles.b, line.b)};
+  template <int kRight, int kMask>
+  static Bytes pick(Bytes bytes) {
+    return {pick<kRight, kMask>(bytes.a), pick<kRight, kMask>(bytes.b)};
+  }
+  static Bytes either(Bytes x, Bytes y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+  static Bytes look_up(const uint8_t* table, Bytes bytes) {
+    const __m256i entries = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+    return {_mm256_shuffle_epi8(entries, bytes.a), _mm256_shuffle_epi8(entries, bytes.b)};
+  }
+  static F floats(__m128i low, __m128i high) {
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(low)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(high))};
+  }
+  static void load_code_pairs(const uint8_t* p, F& low, F& high) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), mask = _mm_set1_epi8(15);
+    const __m128i lower = _mm_and_si128(codes, mask), upper = _mm_and_si128(_mm_srli_epi16(codes, 4), mask);
+    low = floats(lower, _mm_srli_si128(lower, 8));
+    high = floats(upper, _mm_srli_si128(upper, 8));
+  }
+  // Halves of floats of 4 exponent and 3 mantissa bits. As the upper bits of an f16 these stand for 2^-8 of their
+  // values.
+  static F load_e4m3(const uint8_t* p) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m256i words = _mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 7);
+    const F scaled = {_mm256_cvtph_ps(_mm256_castsi256_si128(words)),
+                      _mm256_cvtph_ps(_mm256_extracti128_si256(words, 1))};
+    return scaled * F::set1(128.0f);
   }
   static F load_codes(const uint8_t* p) {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
@@ -90,53 +106,50 @@ struct Ops {
     asm("" : "+x"(sum));
   }
 
-  // Sets sums[r] to the products of a group's integers with row r of x. maddubs adds pairs in 16 bits. With weights
-  // below 16 all eight pairs of a group fit: 8 * 2 * 15 * 127 < 2^15.
-  template <int kBits, int kRows>
-  static void multiply_group(Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
-    const __m256i mask = _mm256_set1_epi8(15);
-    const RowPointers<kRows> rows(x, x_stride);
-    if constexpr (kBits == 4) {
-      Int words[kRows];
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        const Bytes both = load_bytes(base + i * 64);
-        const __m256i low_a = _mm256_and_si256(both.a, mask), low_b = _mm256_and_si256(both.b, mask);
+  // maddubs adds pairs in 16 bits. Returns how many quads of levels up to `highest` can be added there:
+  // quads * 2 * highest * 127 < 2^15.
+  static constexpr int quads_together(int highest, int count) {
+    int quads = 1;
+    while (2 * quads <= count && 2 * quads * 2 * highest * 127 < 1 << 15) quads *= 2;
+    return quads;
+  }
+
+  // Adds the products of quads [kFirst, kFirst + kCount) of the levels that `load` returns, in 16 bits.
+  template <int kFirst, int kCount, int kRows, class Load>
+  [[gnu::always_inline]] static inline void add_half_products(__m256i (&words)[kRows], const RowPointers<kRows>& rows,
+                                                              const Load& load) {
+    each_quad<kFirst, kCount>([&]<int kQuad>() __attribute__((always_inline)) {
+      const __m256i levels = load.template operator()<kQuad>();
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-          const __m256i value = broadcast(rows.of[r] + 4 * i);
-          const __m256i a = _mm256_maddubs_epi16(low_a, value), b = _mm256_maddubs_epi16(low_b, value);
-          if (i == 0) {
-            words[r] = {a, b};
-          } else {
-            add_words(words[r].a, a);
-            add_words(words[r].b, b);
-          }
-        }
-        const __m256i high_a = _mm256_and_si256(_mm256_srli_epi16(both.a, 4), mask);
-        const __m256i high_b = _mm256_and_si256(_mm256_srli_epi16(both.b, 4), mask);
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-          const __m256i value = broadcast(rows.of[r] + 4 * i + 16);
-          add_words(words[r].a, _mm256_maddubs_epi16(high_a, value));
-          add_words(words[r].b, _mm256_maddubs_epi16(high_b, value));
+      for (int r = 0; r < kRows; ++r) {
+        const __m256i products = _mm256_maddubs_epi16(levels, broadcast(rows.of[r] + 4 * kQuad));
+        if (kQuad == kFirst) {
+          words[r] = products;
+        } else {
+          add_words(words[r], products);
         }
       }
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) sums[r] = {dwords(words[r].a, 1), dwords(words[r].b, 1)};
-    } else {
-      // Weights of 8 bits are multiplied as two of 4 bits.
-      const auto half = [&](const uint8_t* w, __m256i Int::*to) {
+    });
+  }
+
+  // Sets sums[r] to the products of quads [kFirst, kFirst + kCount) of a group with row r of x.
+  template <WeightType kType, int kFirst, int kCount, int kRows>
+  static void multiply(Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
+    const RowPointers<kRows> rows(x, x_stride);
+    constexpr int kTogether = quads_together(levels_of(kType).highest, kCount);
+    if constexpr (levels_of(kType).highest > 127) {
+      // Levels of 8 bits are multiplied as two of 4 bits.
+      const __m256i mask = _mm256_set1_epi8(15);
+      const auto half = [&](__m256i Int::*to) {
         __m256i low[kRows], high[kRows];
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; ++i) {
-          const __m256i both = load_256(w + i * 64);
+        each_quad<kFirst, kCount>([&]<int kQuad>() __attribute__((always_inline)) {
+          const __m256i both = load_levels<Ops, kType, kQuad>(base).*to;
           const __m256i l = _mm256_and_si256(both, mask), h = _mm256_and_si256(_mm256_srli_epi16(both, 4), mask);
 #pragma GCC unroll 8
           for (int r = 0; r < kRows; ++r) {
-            const __m256i value = broadcast(rows.of[r] + 4 * i);
+            const __m256i value = broadcast(rows.of[r] + 4 * kQuad);
             const __m256i a = _mm256_maddubs_epi16(l, value), b = _mm256_maddubs_epi16(h, value);
-            if (i == 0) {
+            if (kQuad == kFirst) {
               low[r] = a;
               high[r] = b;
             } else {
@@ -144,32 +157,54 @@ struct Ops {
               add_words(high[r], b);
             }
           }
-        }
+        });
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) sums[r].*to = _mm256_add_epi32(dwords(low[r], 1), dwords(high[r], 16));
       };
-      half(base, &Int::a);
+      half(&Int::a);
       asm volatile("" ::: "memory");
-      half(base + 32, &Int::b);
-    }
-  }
-  // Does the same for half a group of int6. With weights below 64 two pairs fit: 2 * 2 * 63 * 127 < 2^15.
-  template <int kHalf, int kRows>
-  static void multiply_half(Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
-    const RowPointers<kRows> rows(x, x_stride);
-    const auto two = [&](const Bytes& first, const Bytes& second, int64_t at, bool add) {
+      half(&Int::b);
+    } else if constexpr (kTogether == kCount) {
+      Int words[kRows];
+      each_quad<kFirst, kCount>([&]<int kQuad>() __attribute__((always_inline)) {
+        const Bytes levels = load_levels<Ops, kType, kQuad>(base);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        const __m256i v0 = broadcast(rows.of[r] + at), v1 = broadcast(rows.of[r] + at + 4);
-        const __m256i a =
-            dwords(_mm256_add_epi16(_mm256_maddubs_epi16(first.a, v0), _mm256_maddubs_epi16(second.a, v1)), 1);
-        const __m256i b =
-            dwords(_mm256_add_epi16(_mm256_maddubs_epi16(first.b, v0), _mm256_maddubs_epi16(second.b, v1)), 1);
-        sums[r] = add ? Int{_mm256_add_epi32(sums[r].a, a), _mm256_add_epi32(sums[r].b, b)} : Int{a, b};
-      }
-    };
-    two(load_six<0, kHalf>(base), load_six<1, kHalf>(base), 0, false);
-    two(load_six<2, kHalf>(base), load_six<3, kHalf>(base), 8, true);
+        for (int r = 0; r < kRows; ++r) {
+          const __m256i value = broadcast(rows.of[r] + 4 * kQuad);
+          const __m256i a = _mm256_maddubs_epi16(levels.a, value), b = _mm256_maddubs_epi16(levels.b, value);
+          if (kQuad == kFirst) {
+            words[r] = {a, b};
+          } else {
+            add_words(words[r].a, a);
+            add_words(words[r].b, b);
+          }
+        }
+      });
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) sums[r] = {dwords(words[r].a, 1), dwords(words[r].b, 1)};
+    } else {
+      // One half of the lanes after the other, so that sums in 16 and in 32 bits fit the registers.
+      const auto half = [&](__m256i Int::*to) {
+        const auto load = [&]<int kQuad>() __attribute__((always_inline)) {
+          return load_levels<Ops, kType, kQuad>(base).*to;
+        };
+        const auto part = [&]<int kBegin>() __attribute__((always_inline)) {
+          __m256i words[kRows];
+          add_half_products<kBegin, kTogether>(words, rows, load);
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) {
+            const __m256i sum = dwords(words[r], 1);
+            sums[r].*to = kBegin == kFirst ? sum : _mm256_add_epi32(sums[r].*to, sum);
+          }
+        };
+        static_assert(kCount / kTogether == 2);
+        part.template operator()<kFirst>();
+        part.template operator()<kFirst + kTogether>();
+      };
+      half(&Int::a);
+      asm volatile("" ::: "memory");
+      half(&Int::b);
+    }
   }
 
   static __m256 widen(const uint16_t* p) {

@@ -28,21 +28,28 @@ struct Avx512Ops {
   static __m512i zero_int() { return _mm512_setzero_si512(); }
   static F to_float(__m512i a) { return {_mm512_cvtepi32_ps(a)}; }
   static Bytes load_bytes(const uint8_t* p) { return _mm512_load_si512(p); }
-  static void load_nibbles(const uint8_t* p, Bytes& low, Bytes& high) {
-    const __m512i both = _mm512_load_si512(p);
-    const __m512i mask = _mm512_set1_epi8(15);
-    low = _mm512_and_si512(both, mask);
-    high = _mm512_and_si512(_mm512_srli_epi16(both, 4), mask);
+  // Shifts to the right, or to the left if kRight is negative, and keeps the bits of kMask.
+  template <int kRight, int kMask>
+  static Bytes pick(Bytes bytes) {
+    const __m512i shifted = kRight < 0 ? _mm512_slli_epi16(bytes, static_cast<unsigned>(kRight < 0 ? -kRight : 0))
+                                       : _mm512_srli_epi16(bytes, static_cast<unsigned>(kRight < 0 ? 0 : kRight));
+    return _mm512_and_si512(shifted, _mm512_set1_epi8(kMask));
   }
-  // Loads weights of six bits: the lower nibbles (kHalf 0) or the upper ones of line kIndex, with their two upper bits.
-  // See byte_offset() in linear_format.h.
-  template <int kIndex, int kHalf>
-  static Bytes load_six(const uint8_t* p) {
-    const __m512i nibbles = _mm512_load_si512(p + 64 * kIndex), line = _mm512_load_si512(p + 256 + 64 * (kIndex / 2));
-    constexpr int kShift = 4 * (kIndex % 2) + 2 * kHalf;  // Place of the two upper bits, which go to bits 4 and 5.
-    const __m512i low = kHalf == 0 ? nibbles : _mm512_srli_epi16(nibbles, 4);
-    const __m512i high = kShift <= 4 ? _mm512_slli_epi16(line, 4 - kShift) : _mm512_srli_epi16(line, kShift - 4);
-    return _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), _mm512_and_si512(high, _mm512_set1_epi8(0x30)));
+  static Bytes either(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
+  static Bytes look_up(const uint8_t* table, Bytes bytes) {
+    const __m128i entries = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(entries), bytes);
+  }
+  static void load_code_pairs(const uint8_t* p, F& low, F& high) {
+    const __m512i codes = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
+    low = {_mm512_cvtepi32_ps(_mm512_and_si512(codes, _mm512_set1_epi32(15)))};
+    high = {_mm512_cvtepi32_ps(_mm512_srli_epi32(codes, 4))};
+  }
+  // Halves of floats of 4 exponent and 3 mantissa bits. As the upper bits of an f16 these stand for 2^-8 of their
+  // values.
+  static F load_e4m3(const uint8_t* p) {
+    const __m256i words = _mm256_cvtepu8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
+    return {_mm512_mul_ps(_mm512_cvtph_ps(_mm256_slli_epi16(words, 7)), _mm512_set1_ps(128.0f))};
   }
   static F load_codes(const uint8_t* p) {
     return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(p))))};

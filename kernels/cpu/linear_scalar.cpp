@@ -60,21 +60,34 @@ struct Ops {
     __builtin_memcpy(result.v, p, sizeof(result.v));
     return result;
   }
-  static void load_nibbles(const uint8_t* p, Bytes& low, Bytes& high) {
-    for (int i = 0; i < kLanes * 4; ++i) {
-      low.v[i] = p[i] & 15;
-      high.v[i] = static_cast<uint8_t>(p[i] >> 4);
-    }
-  }
-  template <int kIndex, int kHalf>
-  static Bytes load_six(const uint8_t* p) {
-    constexpr int kShift = 4 * (kIndex % 2) + 2 * kHalf;
+  // Shifts to the right, or to the left if kRight is negative, and keeps the bits of kMask.
+  template <int kRight, int kMask>
+  static Bytes pick(const Bytes& bytes) {
     Bytes result;
     for (int i = 0; i < kLanes * 4; ++i) {
-      const int low = p[64 * kIndex + i] >> (4 * kHalf) & 15, high = p[256 + 64 * (kIndex / 2) + i] >> kShift & 3;
-      result.v[i] = static_cast<uint8_t>(low | high << 4);
+      const int shifted = kRight < 0 ? bytes.v[i] << -kRight : bytes.v[i] >> kRight;
+      result.v[i] = static_cast<uint8_t>(shifted & kMask);
     }
     return result;
+  }
+  static Bytes either(const Bytes& a, const Bytes& b) {
+    Bytes result;
+    for (int i = 0; i < kLanes * 4; ++i) result.v[i] = a.v[i] | b.v[i];
+    return result;
+  }
+  static Bytes look_up(const uint8_t* table, const Bytes& bytes) {
+    Bytes result;
+    for (int i = 0; i < kLanes * 4; ++i) result.v[i] = table[bytes.v[i]];
+    return result;
+  }
+  static void load_code_pairs(const uint8_t* p, F& low, F& high) {
+    low = each([&](int i) { return static_cast<float>(p[i] & 15); });
+    high = each([&](int i) { return static_cast<float>(p[i] >> 4); });
+  }
+  // Halves of floats of 4 exponent and 3 mantissa bits. As the upper bits of an f16 these stand for 2^-8 of their
+  // values.
+  static F load_e4m3(const uint8_t* p) {
+    return each([&](int i) { return half_to_float(static_cast<uint16_t>(p[i] << 7)) * 128.0f; });
   }
   static F load_codes(const uint8_t* p) {
     return each([&](int i) { return static_cast<float>(static_cast<int8_t>(p[i])); });

@@ -10,11 +10,39 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "kernels/linear_format.h"
 #include "kernels/linear_kernels.h"
 
 namespace smartkv::kernels {
+
+// Calls f.operator()<quad>() for quads [kFirst, kFirst + kCount) of a group. Quads that share lines follow each other.
+template <int kFirst, int kCount, class F, int... kIndex>
+[[gnu::always_inline]] inline void each_quad(const F& f, std::integer_sequence<int, kIndex...>) {
+  (f.template operator()<kFirst + (kCount == 8 ? kIndex % 2 * 4 + kIndex / 2 : kIndex)>(), ...);
+}
+template <int kFirst, int kCount, class F>
+[[gnu::always_inline]] inline void each_quad(const F& f) {
+  each_quad<kFirst, kCount>(f, std::make_integer_sequence<int, kCount>());
+}
+
+// Loads the levels of quad kQuad of a group: [16][4] u8.
+template <class Ops, WeightType kType, int kQuad>
+[[gnu::always_inline]] inline typename Ops::Bytes load_levels(const uint8_t* base) {
+  constexpr Levels kLevels = levels_of(kType);
+  constexpr PlanePlace kLow = plane_place(kLevels.low, kQuad);
+  typename Ops::Bytes levels = Ops::load_bytes(base + 64 * kLow.line);
+  if constexpr (kLevels.low < 8) levels = Ops::template pick<kLow.shift, (1 << kLevels.low) - 1>(levels);
+  if constexpr (kLevels.high > 0) {
+    constexpr PlanePlace kHigh = plane_place(kLevels.high, kQuad);
+    const typename Ops::Bytes line = Ops::load_bytes(base + 64 * (kLevels.low + kHigh.line));
+    constexpr int kMask = ((1 << kLevels.high) - 1) << kLevels.low;
+    levels = Ops::either(levels, Ops::template pick<kHigh.shift - kLevels.low, kMask>(line));
+  }
+  if constexpr (kLevels.table != nullptr) levels = Ops::look_up(kLevels.table, levels);
+  return levels;
+}
 
 template <class Ops>
 struct Products {
@@ -151,65 +179,66 @@ struct Products {
     }
   };
 
-  // y = sum over groups of x_scale * scale * (q_w . q_x) + minimum * x_sum. For centred weights, scale * x_sum replaces
-  // the last term. The integer dot product is exact.
-  template <int kBits, bool kCentred>
+  // y = sum over groups of x_scale * scale * (q_w . q_x) + minimum * x_sum. For weights without minimums, scale * x_sum
+  // replaces the last term. The integer dot product is exact.
+  template <WeightType kType, Minimums kMinimums>
   struct Integer {
     static constexpr int kAccumulators = Ops::kIntAccumulators;
-    static constexpr int64_t kAtOnce = kCentred ? kPairGroups : 1;  // Groups that lie together: see group_offsets().
-    static constexpr int64_t kBytes = integer_bytes(kBits);
+    static constexpr Scales kScales = scales_of(kType, kMinimums);
+    static constexpr int64_t kBytes = integer_bytes(levels_of(kType).bits());
+    static constexpr int64_t kAtOnce = kMinimums == Minimums::kStored ? 1 : kPairGroups;  // See group_offsets().
+    static constexpr int64_t kScalesApart = kMinimums == Minimums::kShared ? 0 : kScaleBytes;
     static int64_t chunks(const LinearCall& call) { return call.k / kGroupSize; }
 
-    template <int kRows, int kGroups>
-    static void block(const LinearCall& call, int64_t row, int64_t group, Prefetch prefetch, float* tile) {
-      const auto* w = reinterpret_cast<const uint8_t*>(call.weights + group * call.lane_group_bytes);
-      const int64_t n_groups = call.k / kGroupSize;
-      const int8_t* x = call.x_int8 + row * call.k;
-      const float* x_scale = call.x_scale + row * n_groups;
-      const float* x_sum = call.x_sum + row * n_groups;
-      F acc[kRows][kGroups];
-      clear<kRows, kGroups>(acc);
-      for (int64_t k = 0; k < n_groups; ++k) {
-        prefetch.template chunk<kGroups>();
-        const int64_t first = k / kAtOnce * kAtOnce, begin = first / kAtOnce * (kAtOnce * kBytes + kLineBytes);
+    // Where a group's integers and its scales or codes lie, and where its block of coded groups begins.
+    struct Place {
+      int64_t integers, scales, block;
+    };
+    static Place place(int64_t group, int64_t n_groups) {
+      if constexpr (kMinimums == Minimums::kCoded) {
+        const int64_t block = group / kBlockGroups * block_bytes(kType), at = group % kBlockGroups;
+        return {block + block_head_bytes(kType) + at * kBytes, block + kLineBytes + at * code_bytes(kType), block};
+      } else {
+        const int64_t first = group / kAtOnce * kAtOnce, begin = first / kAtOnce * (kAtOnce * kBytes + kLineBytes);
         const int64_t together = first + kAtOnce <= n_groups ? kAtOnce : 1;
-        const int64_t integers = begin + (k - first) * kBytes,
-                      scales = begin + together * kBytes + (k - first) * kScaleBytes;
-#pragma GCC unroll 4
-        for (int g = 0; g < kGroups; ++g) {
-          const uint8_t* base = w + g * call.lane_group_bytes + integers;
-          // Without this, GCC keeps the broadcasts of x for the next lane group and spills them to the stack. As
-          // operands in memory they cost nothing.
-          asm volatile("" ::: "memory");
-          // Rows are the inner loop: their sums are independent chains, which hide the latency of the dot product.
-          typename Ops::Int sums[kRows];
-          multiply_group<kBits, kRows>(sums, base, x + k * kGroupSize, call.k);
-          const uint8_t* line = w + g * call.lane_group_bytes + scales;
-          const F scale = Ops::load_half(line);
-          const F minimum = kCentred ? scale : Ops::load_half(line + kScaleBytes);
-#pragma GCC unroll 16
-          for (int r = 0; r < kRows; ++r) {
-            const F dot = Ops::to_float(sums[r]) * F::set1(x_scale[r * n_groups + k]);
-            acc[r][g] = F::fma(dot, scale, acc[r][g]);
-            acc[r][g] = F::fma(minimum, F::set1(x_sum[r * n_groups + k]), acc[r][g]);
-          }
-        }
+        return {begin + (group - first) * kBytes, begin + together * kBytes + (group - first) * kScalesApart, 0};
       }
-      store<kRows, kGroups>(acc, tile);
     }
-  };
 
-  // Coded groups. int4 is computed as in Integer, with scale = code * factor and minimum = code * factor. In int6 each
-  // half of a group has a scale of its own: scale * (q_w . q_x) * x_scale + scale * x_sum.
-  template <int kBits>
-  struct Coded {
-    static constexpr int kAccumulators = Ops::kIntAccumulators;
-    static int64_t chunks(const LinearCall& call) { return call.k / kGroupSize; }
+    // Loads the scale and the minimum of a group or of its half. A weight without a minimum gets its scale.
+    template <int kHalf>
+    static void load_line(const uint8_t* scales, const uint8_t* block, F& scale, F& minimum) {
+      if constexpr (kScales == Scales::kCodedPairs) {
+        Ops::load_code_pairs(scales + kHalf * kLanes, scale, minimum);
+        scale = scale * Ops::load_half(block);
+        minimum = minimum * Ops::load_half(block + kScaleBytes);
+        return;
+      }
+      if constexpr (kScales == Scales::kPowers) {
+        scale = F::load_bf16(reinterpret_cast<const uint16_t*>(scales));
+      } else if constexpr (kScales == Scales::kHalves) {
+        scale = Ops::load_e4m3(scales + kHalf * kLanes);
+      } else if constexpr (kMinimums == Minimums::kCoded) {
+        scale = Ops::load_codes(scales + kHalf * kLanes) * Ops::load_half(block + kHalf * kScaleBytes);
+      } else {
+        scale = Ops::load_half(scales);
+      }
+      if constexpr (kScales == Scales::kStored) {
+        minimum = Ops::load_half(scales + kScaleBytes);
+      } else if constexpr (kScales == Scales::kShared) {
+        minimum = Ops::load_half(scales + kScaleBytes) * scale;
+      } else if constexpr (kScales == Scales::kCodedLines) {
+        minimum = Ops::load_codes(scales + kLanes) * Ops::load_half(block + kScaleBytes);
+      } else {
+        minimum = scale;
+      }
+    }
 
     template <int kRows, int kGroups>
     static void block(const LinearCall& call, int64_t row, int64_t group, Prefetch prefetch, float* tile) {
       const auto* w = reinterpret_cast<const uint8_t*>(call.weights + group * call.lane_group_bytes);
-      const int64_t n_groups = call.k / kGroupSize, sums_stride = n_groups * (kBits == 6 ? 2 : 1);
+      constexpr int64_t kSums = scales_halves(kScales) ? 2 : 1;
+      const int64_t n_groups = call.k / kGroupSize, sums_stride = kSums * n_groups;
       const int8_t* x = call.x_int8 + row * call.k;
       const float* x_scale = call.x_scale + row * n_groups;
       const float* x_sum = call.x_sum + row * sums_stride;
@@ -217,37 +246,42 @@ struct Products {
       clear<kRows, kGroups>(acc);
       for (int64_t k = 0; k < n_groups; ++k) {
         prefetch.template chunk<kGroups>();
-        const int64_t begin = k / kBlockGroups * block_bytes(kBits), place = k % kBlockGroups;
+        const Place at = place(k, n_groups);
 #pragma GCC unroll 4
         for (int g = 0; g < kGroups; ++g) {
-          const uint8_t* const block = w + g * call.lane_group_bytes + begin;
-          const uint8_t* const codes = block + kLineBytes + place * kCodeBytes;
-          const uint8_t* const base = block + kBlockHeadBytes + place * integer_bytes(kBits);
-          asm volatile("" ::: "memory");  // as in Integer
-          const int8_t* values = x + k * kGroupSize;
-          const F first = Ops::load_codes(codes) * Ops::load_half(block);
-          const F second = Ops::load_codes(codes + kLanes) * Ops::load_half(block + kScaleBytes);
+          const uint8_t* const of_group = w + g * call.lane_group_bytes;
+          const uint8_t* const base = of_group + at.integers;
+          const int8_t* const values = x + k * kGroupSize;
+          F scale, minimum;
+          // Without this, GCC keeps the broadcasts of x for the next lane group and spills them to the stack. As
+          // operands in memory they cost nothing.
+          asm volatile("" ::: "memory");
+          // Rows are the inner loop: their sums are independent chains, which hide the latency of the dot product.
           typename Ops::Int sums[kRows];
-          if constexpr (kBits == 4) {
-            multiply_group<4, kRows>(sums, base, values, call.k);
+          const auto add = [&](int64_t half) __attribute__((always_inline)) {
 #pragma GCC unroll 16
             for (int r = 0; r < kRows; ++r) {
               const F dot = Ops::to_float(sums[r]) * F::set1(x_scale[r * n_groups + k]);
-              acc[r][g] = F::fma(dot, first, acc[r][g]);
-              acc[r][g] = F::fma(second, F::set1(x_sum[r * sums_stride + k]), acc[r][g]);
-            }
-          } else {
-            const auto add_half = [&](const F& scale, int64_t half) {
-#pragma GCC unroll 16
-              for (int r = 0; r < kRows; ++r) {
-                const F dot = Ops::to_float(sums[r]) * F::set1(x_scale[r * n_groups + k]);
-                acc[r][g] = F::fma(dot + F::set1(x_sum[r * sums_stride + 2 * k + half]), scale, acc[r][g]);
+              const F x_total = F::set1(x_sum[r * sums_stride + kSums * k + half]);
+              if constexpr (kSums == 2 && !has_minimums(kScales)) {
+                acc[r][g] = F::fma(dot + x_total, scale, acc[r][g]);
+              } else {
+                acc[r][g] = F::fma(dot, scale, acc[r][g]);
+                acc[r][g] = F::fma(minimum, x_total, acc[r][g]);
               }
-            };
-            multiply_half<0, kRows>(sums, base, values, call.k);
-            add_half(first, 0);
-            multiply_half<1, kRows>(sums, base, values + 16, call.k);
-            add_half(second, 1);
+            }
+          };
+          if constexpr (kSums == 1) {
+            multiply<kType, 0, 8, kRows>(sums, base, values, call.k);
+            load_line<0>(of_group + at.scales, of_group + at.block, scale, minimum);
+            add(0);
+          } else {
+            multiply<kType, 0, 4, kRows>(sums, base, values, call.k);
+            load_line<0>(of_group + at.scales, of_group + at.block, scale, minimum);
+            add(0);
+            multiply<kType, 4, 4, kRows>(sums, base, values, call.k);
+            load_line<1>(of_group + at.scales, of_group + at.block, scale, minimum);
+            add(1);
           }
         }
       }
@@ -255,12 +289,15 @@ struct Products {
     }
   };
 
-  // Applies bias and epilogue to a row's sums y [kGroups][16] and writes the results.
+  // Applies factors, bias and epilogue to a row's sums y [kGroups][16] and writes the results.
   template <int kGroups>
   static void finish_row(const LinearCall& call, int64_t row, int64_t group, float* y) {
     constexpr int64_t kWidth = kGroups * kLanes;
     const int64_t lanes_left = call.n - group * kLanes;
     const int64_t lanes = kWidth < lanes_left ? kWidth : lanes_left;
+    if (call.row_factors != nullptr) {
+      for (int64_t i = 0; i < lanes; ++i) y[i] *= call.row_factors[group * kLanes + i];
+    }
     if (call.output.bias != nullptr) {
       for (int64_t i = 0; i < lanes; ++i) y[i] += call.output.bias[group * kLanes + i];
     }
@@ -329,53 +366,22 @@ struct Products {
     for (int r = 0; r < kRows; ++r) sums[r] = Ops::zero_int();
   }
 
-  // kNarrow: the weights are below 128.
-  template <bool kNarrow, int kRows>
-  static void add_products(typename Ops::Int (&sums)[kRows], typename Ops::Bytes weights, const int8_t* x,
-                           int64_t x_stride) {
+  // Sets sums to the products of quads [kFirst, kFirst + kCount) of a group with kRows rows of x, in the level's own
+  // way if it has one. x: the first row at the group's first input.
+  template <WeightType kType, int kFirst, int kCount, int kRows>
+  static void multiply(typename Ops::Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
+    if constexpr (requires { Ops::template multiply<kType, kFirst, kCount>(sums, base, x, x_stride); }) {
+      Ops::template multiply<kType, kFirst, kCount>(sums, base, x, x_stride);
+    } else {
+      constexpr bool kNarrow = levels_of(kType).highest < 128;
+      clear_integers<kRows>(sums);
+      each_quad<kFirst, kCount>([&]<int kQuad>() __attribute__((always_inline)) {
+        const typename Ops::Bytes weights = load_levels<Ops, kType, kQuad>(base);
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) sums[r] = Ops::template dot_int8<kNarrow>(sums[r], weights, x + r * x_stride);
-  }
-
-  template <int kRows>
-  static void add_nibbles(typename Ops::Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      typename Ops::Bytes low, high;
-      Ops::load_nibbles(base + i * 64, low, high);
-      add_products<true, kRows>(sums, low, x + i * 4, x_stride);
-      add_products<true, kRows>(sums, high, x + i * 4 + 16, x_stride);
-    }
-  }
-
-  // Sets sums to the products of a group's integers with kRows rows of x, in the level's own way if it has one.
-  template <int kBits, int kRows>
-  static void multiply_group(typename Ops::Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
-    if constexpr (requires { Ops::template multiply_group<kBits>(sums, base, x, x_stride); }) {
-      Ops::template multiply_group<kBits>(sums, base, x, x_stride);
-    } else {
-      clear_integers<kRows>(sums);
-      if constexpr (kBits == 4) {
-        add_nibbles<kRows>(sums, base, x, x_stride);
-      } else {
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; ++i)
-          add_products<false, kRows>(sums, Ops::load_bytes(base + i * 64), x + i * 4, x_stride);
-      }
-    }
-  }
-
-  // Does the same for one half of a group of int6.
-  template <int kHalf, int kRows>
-  static void multiply_half(typename Ops::Int (&sums)[kRows], const uint8_t* base, const int8_t* x, int64_t x_stride) {
-    if constexpr (requires { Ops::template multiply_half<kHalf>(sums, base, x, x_stride); }) {
-      Ops::template multiply_half<kHalf>(sums, base, x, x_stride);
-    } else {
-      clear_integers<kRows>(sums);
-      add_products<true, kRows>(sums, Ops::template load_six<0, kHalf>(base), x, x_stride);
-      add_products<true, kRows>(sums, Ops::template load_six<1, kHalf>(base), x + 4, x_stride);
-      add_products<true, kRows>(sums, Ops::template load_six<2, kHalf>(base), x + 8, x_stride);
-      add_products<true, kRows>(sums, Ops::template load_six<3, kHalf>(base), x + 12, x_stride);
+        for (int r = 0; r < kRows; ++r) {
+          sums[r] = Ops::template dot_int8<kNarrow>(sums[r], weights, x + r * x_stride + 4 * kQuad);
+        }
+      });
     }
   }
 
@@ -469,17 +475,28 @@ void measure_int4(const float* w, const float* scale, const float* minimum, cons
 template <class Ops>
 constexpr LinearKernels make_linear_kernels() {
   using P = Products<Ops>;
-  return {&P::template product<typename P::F32>,
-          &P::template product<typename P::Bf16>,
-          {&P::template product<typename P::template Integer<8, false>>,
-           &P::template product<typename P::template Integer<8, true>>},
-          {&P::template product<typename P::template Integer<4, false>>,
-           &P::template product<typename P::template Integer<4, true>>,
-           &P::template product<typename P::template Coded<4>>},
-          &P::template product<typename P::template Coded<6>>,
-          &Ops::quantize,
-          nullptr,
-          &measure_int4<typename Ops::F>};
+  LinearKernels kernels{};
+  kernels.f32 = &P::template product<typename P::F32>;
+  kernels.bf16 = &P::template product<typename P::Bf16>;
+  const auto add = [&]<WeightType kType, Minimums... kMinimums>() {
+    ((kernels.integers[static_cast<int>(kType)][static_cast<int>(kMinimums)] =
+          &P::template product<typename P::template Integer<kType, kMinimums>>),
+     ...);
+  };
+  constexpr Minimums kStored = Minimums::kStored, kCentred = Minimums::kCentred, kCoded = Minimums::kCoded,
+                     kShared = Minimums::kShared;
+  add.template operator()<WeightType::kInt8, kStored, kCentred>();
+  add.template operator()<WeightType::kInt6, kCoded>();
+  add.template operator()<WeightType::kInt5, kStored, kCentred, kCoded>();
+  add.template operator()<WeightType::kInt4, kStored, kCentred, kCoded, kShared>();
+  add.template operator()<WeightType::kInt3, kCoded>();
+  add.template operator()<WeightType::kInt2, kCoded>();
+  add.template operator()<WeightType::kIq4, kCentred, kCoded>();
+  add.template operator()<WeightType::kMxfp4, kCentred>();
+  add.template operator()<WeightType::kNvfp4, kCentred>();
+  kernels.quantize = &Ops::quantize;
+  kernels.measure_int4 = &measure_int4<typename Ops::F>;
+  return kernels;
 }
 
 }  // namespace smartkv::kernels

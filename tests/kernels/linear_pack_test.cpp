@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -11,6 +12,7 @@
 #include "kernels/cpu_level.h"
 #include "kernels/half.h"
 #include "kernels/linear.h"
+#include "kernels/linear_format.h"
 
 namespace smartkv::kernels {
 namespace {
@@ -81,8 +83,8 @@ TEST(LinearPackTest, ConstantAndZeroGroupsStayWhatTheyAre) {
 
 TEST(LinearPackTest, KeepsIntegerBlocksOfGgufWithoutLoss) {
   std::mt19937 generator(5);
-  for (const WeightType type : {WeightType::kInt4, WeightType::kInt8}) {
-    const uint32_t levels = type == WeightType::kInt4 ? 16 : 256;
+  for (const WeightType type : {WeightType::kInt4, WeightType::kInt5, WeightType::kInt8}) {
+    const uint32_t levels = 1u << levels_of(type).bits();
     for (const Minimums minimums : {Minimums::kStored, Minimums::kCentred}) {
       PackedMatrix matrix = make_packed(type, 33, 96, minimums);
       const float scale = half_to_float(0x2a67);  // about 0.05; any half would do
@@ -114,18 +116,26 @@ TEST(LinearPackTest, KeepsIntegerBlocksOfGgufWithoutLoss) {
 
 TEST(LinearPackTest, KeepsCodedBlocksWithoutLoss) {
   std::mt19937 generator(6);
-  for (const WeightType type : {WeightType::kInt4, WeightType::kInt6}) {
+  const std::map<WeightType, int64_t> bits = {{WeightType::kInt2, 2625}, {WeightType::kInt3, 3625},
+                                              {WeightType::kInt4, 4625}, {WeightType::kInt5, 5625},
+                                              {WeightType::kInt6, 6625}, {WeightType::kIq4, 4375}};
+  for (const auto& [type, bits_per_1000] : bits) {
+    const Levels levels = levels_of(type);
     PackedMatrix matrix = make_packed(type, 33, 512, Minimums::kCoded);
-    EXPECT_EQ(matrix.bytes() * 8, (type == WeightType::kInt4 ? 4625 : 6625) * 48 * 512 / 1000);
+    EXPECT_EQ(matrix.bytes() * 8, bits_per_1000 * 48 * 512 / 1000) << name(type);
     std::vector<CodedBlock> blocks(66);
     for (size_t i = 0; i < blocks.size(); ++i) {
       CodedBlock& block = blocks[i];
-      for (uint8_t& level : block.q) level = static_cast<uint8_t>(generator() % (type == WeightType::kInt4 ? 16 : 64));
+      for (uint8_t& level : block.q) level = static_cast<uint8_t>(generator() % (1u << levels.bits()));
       for (auto& codes : block.codes) {
         for (int8_t& code : codes) code = static_cast<int8_t>(static_cast<int>(generator() % 256) - 128);
       }
       block.factors[0] = half_to_float(0x0a67);
       block.factors[1] = -half_to_float(0x0b31);
+      if (type == WeightType::kIq4) {
+        block.factors[1] = 0;
+        std::fill_n(block.codes[1], 8, int8_t{0});
+      }
       pack_block(matrix, static_cast<int64_t>(i / 2) / 16, static_cast<int64_t>(i % 2),
                  static_cast<int64_t>(i / 2) % 16, block);
     }
@@ -139,13 +149,51 @@ TEST(LinearPackTest, KeepsCodedBlocksWithoutLoss) {
       unpack_row(matrix, static_cast<int64_t>(i / 2), row.data());
       for (size_t k = 0; k < 256; ++k) {
         const size_t g = k / 32, half = k % 32 / 16;
-        const float q = block.q[k], first = block.factors[0] * static_cast<float>(block.codes[0][g]),
+        const uint8_t level = block.q[k];
+        const float q = levels.table == nullptr ? level : levels.table[level],
+                    centred = q - static_cast<float>(levels.centre);
+        const float first = block.factors[0] * static_cast<float>(block.codes[0][g]),
                     second = block.factors[1] * static_cast<float>(block.codes[1][g]);
-        EXPECT_EQ(row[256 * (i % 2) + k],
-                  type == WeightType::kInt4 ? first * q + second : (half == 0 ? first : second) * (q - 32));
+        const auto pair = static_cast<uint8_t>(block.codes[half][g]);
+        const bool halves = type == WeightType::kInt6 || type == WeightType::kInt3;
+        const float expected = halves                     ? (half == 0 ? first : second) * centred
+                               : type == WeightType::kIq4 ? first * centred
+                               : type == WeightType::kInt2
+                                   ? block.factors[0] * (pair & 15) * q + block.factors[1] * (pair >> 4)
+                                   : first * q + second;
+        EXPECT_EQ(row[256 * (i % 2) + k], expected) << name(type);
       }
     }
   }
+}
+
+TEST(LinearPackTest, KeepsFourBitFloatsWithoutLoss) {
+  uint8_t q[32], again[32];
+  for (size_t i = 0; i < 32; ++i) q[i] = static_cast<uint8_t>(i * 7 % 16);
+  const float fp4[16] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6};
+  float scale, minimum, row[32];
+  PackedMatrix mxfp4 = make_packed(WeightType::kMxfp4, 16, 32, Minimums::kCentred);
+  for (const int exponent : {-128, -127, -40, 0, 100, 126}) {
+    const float power = std::ldexp(1.0f, exponent);
+    pack_group(mxfp4, 0, 0, 3, q, power, -12 * power);
+    unpack_group(mxfp4, 0, 0, 3, again, &scale, &minimum);
+    EXPECT_EQ(scale, power);
+    EXPECT_EQ(std::memcmp(q, again, 32), 0);
+    unpack_row(mxfp4, 3, row);
+    for (size_t i = 0; i < 32; ++i) EXPECT_EQ(row[i], 2 * power * fp4[q[i]]);
+  }
+  EXPECT_THROW(pack_group(mxfp4, 0, 0, 3, q, 1.001f, -12.012f), std::invalid_argument);
+  PackedMatrix nvfp4 = make_packed(WeightType::kNvfp4, 16, 32, Minimums::kCentred);
+  for (const float first : {0.0f, 0.0009765625f, 0.4375f, 120.0f, 224.0f}) {
+    pack_group(nvfp4, 0, 0, 5, q, first, 1.5f);
+    unpack_group(nvfp4, 0, 0, 5, again, &scale, &minimum);
+    EXPECT_EQ(scale, first);
+    EXPECT_EQ(minimum, 1.5f);
+    unpack_row(nvfp4, 5, row);
+    for (size_t i = 0; i < 32; ++i) EXPECT_EQ(row[i], 2 * (i < 16 ? first : 1.5f) * fp4[q[i]]);
+  }
+  EXPECT_THROW(pack_group(nvfp4, 0, 0, 5, q, 240.0f, 1.0f), std::invalid_argument);
+  EXPECT_THROW(pack_group(nvfp4, 0, 0, 5, q, 1.01f, 1.0f), std::invalid_argument);
 }
 
 // 4-bit integers with any zero must fit into 8 bits without loss.

@@ -14,6 +14,7 @@
 
 #include "kernels/bf16.h"
 #include "kernels/cpu_level.h"
+#include "kernels/linear_format.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv::kernels {
@@ -33,13 +34,28 @@ std::vector<float> random_floats(int64_t count, uint32_t seed, float deviation =
 PackedMatrix random_integers(WeightType type, Minimums minimums, int64_t n, int64_t k, uint32_t seed) {
   PackedMatrix matrix = make_packed(type, n, k, minimums);
   std::mt19937 generator(seed);
-  const uint32_t levels = type == WeightType::kInt4 ? 16 : 256;
+  const uint32_t levels = 1u << levels_of(type).bits();
+  const auto centre = static_cast<float>(levels_of(type).centre);
+  float shared = 0;  // the scale of the first group of a pair
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t group = 0; group < k / 32; ++group) {
       uint8_t q[32];
       for (uint8_t& level : q) level = static_cast<uint8_t>(generator() % levels);
-      const float scale = std::ldexp(static_cast<float>(1024 + generator() % 1024), -15);  // representable in f16
-      pack_group(matrix, row / 16, group, row % 16, q, scale, -static_cast<float>(levels / 2) * scale);
+      float scale = std::ldexp(static_cast<float>(1024 + generator() % 1024), -15);  // representable in f16
+      float minimum = -centre * scale;
+      if (type == WeightType::kMxfp4) {
+        scale = std::ldexp(1.0f, static_cast<int>(generator() % 8) - 6);
+        minimum = -centre * scale;
+      } else if (type == WeightType::kNvfp4) {
+        scale = std::ldexp(static_cast<float>(8 + generator() % 8), -4);
+        minimum = std::ldexp(static_cast<float>(8 + generator() % 8), -5);
+      }
+      if (minimums == Minimums::kShared) {
+        if (group % 2 == 1) scale = shared;
+        shared = scale;
+        minimum = -static_cast<float>(row % 16) * scale;
+      }
+      pack_group(matrix, row / 16, group, row % 16, q, scale, minimum);
     }
   }
   return matrix;
@@ -51,11 +67,12 @@ PackedMatrix random_blocks(WeightType type, int64_t n, int64_t k, uint32_t seed)
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t block = 0; block < k / 256; ++block) {
       CodedBlock values;
-      for (uint8_t& level : values.q) level = static_cast<uint8_t>(generator() % (type == WeightType::kInt4 ? 16 : 64));
+      for (uint8_t& level : values.q) level = static_cast<uint8_t>(generator() % (1u << levels_of(type).bits()));
       for (auto& codes : values.codes) {
         for (int8_t& code : codes) code = static_cast<int8_t>(static_cast<int>(generator() % 256) - 128);
       }
-      for (float& factor : values.factors) factor = std::ldexp(static_cast<float>(1024 + generator() % 1024), -20);
+      const int exponent = type == WeightType::kIq4 ? -23 : -20;  // Its levels are up to 8 times as large.
+      for (float& factor : values.factors) factor = std::ldexp(static_cast<float>(1024 + generator() % 1024), exponent);
       pack_block(matrix, row / 16, block, row % 16, values);
     }
   }
@@ -64,7 +81,9 @@ PackedMatrix random_blocks(WeightType type, int64_t n, int64_t k, uint32_t seed)
 
 PackedMatrix random_matrix(WeightType type, Minimums minimums, int64_t n, int64_t k, uint32_t seed) {
   if (minimums == Minimums::kCoded) return random_blocks(type, n, k, seed);
-  if (type == WeightType::kInt4 && minimums == Minimums::kCentred) return random_integers(type, minimums, n, k, seed);
+  const bool fitted =
+      type == WeightType::kInt4 ? minimums == Minimums::kStored : type <= WeightType::kInt8;  // f32, bf16 and int8
+  if (!fitted) return random_integers(type, minimums, n, k, seed);
   PackedMatrix matrix = make_packed(type, n, k, minimums);
   for (int64_t group = 0; group * 16 < n; ++group) {
     std::vector<float> rows = random_floats(16 * k, seed + static_cast<uint32_t>(group), 0.1f);
@@ -105,7 +124,7 @@ struct Input {
 // Returns x as the integer types see it: rounded to 127 steps per group of 32.
 std::vector<double> seen_by(WeightType type, const float* x, int64_t k) {
   std::vector<double> seen(x, x + k);
-  if (type == WeightType::kF32 || type == WeightType::kBf16) return seen;
+  if (levels_of(type).bits() == 0) return seen;
   for (int64_t begin = 0; begin < k; begin += 32) {
     float largest = 0;
     for (int64_t i = begin; i < begin + 32; ++i) largest = std::max(largest, std::fabs(x[i]));
@@ -173,6 +192,7 @@ class LinearTest : public ::testing::TestWithParam<Case> {
   // Inputs must be multiples of unit(). inputs(k) rounds k up to one.
   int64_t unit() const {
     if (GetParam().minimums == Minimums::kCoded) return 256;
+    if (GetParam().minimums == Minimums::kShared) return 64;
     return GetParam().type == WeightType::kF32 ? 1 : GetParam().type == WeightType::kBf16 ? 2 : 32;
   }
   int64_t inputs(int64_t k) const { return (k + unit() - 1) / unit() * unit(); }
@@ -236,7 +256,7 @@ TEST_P(LinearTest, RowIsTheSameBitsInAnyBatchAndAnyNumberOfThreads) {
 
 // Centred integers store no minimums. This must not change a bit.
 TEST_P(LinearTest, CentredIntegersGiveTheSameBitsAsTheirMinimums) {
-  if (!available_ || GetParam().minimums != Minimums::kCentred) return;
+  if (!available_ || GetParam().minimums != Minimums::kCentred || levels_of(GetParam().type).table != nullptr) return;
   ThreadPool pool(2);
   for (const int64_t k : {32, 64, 224}) {
     const PackedMatrix centred = random_integers(GetParam().type, Minimums::kCentred, 80, k, 4);
@@ -247,6 +267,61 @@ TEST_P(LinearTest, CentredIntegersGiveTheSameBitsAsTheirMinimums) {
       EXPECT_EQ(run(pool, centred, input.view), run(pool, stored, input.view)) << "k " << k << " rows " << rows;
     }
   }
+}
+
+class FloatRows final : public EncodedRows {
+ public:
+  FloatRows(int64_t n, int64_t k) : k_(k), values_(random_floats(n * k, 6)) {}
+  int64_t bytes() const override { return static_cast<int64_t>(values_.size() * sizeof(float)); }
+  void expand(int64_t row, float* out) const override { std::copy_n(values_.data() + row * k_, k_, out); }
+  const float* data() const { return values_.data(); }
+
+ private:
+  int64_t k_;
+  std::vector<float> values_;
+};
+
+// Encoded rows are products in f32, at any K, with the same bits in any batch.
+TEST_P(LinearTest, EncodedRowsAreProductsInF32) {
+  if (!available_ || GetParam().type != WeightType::kF32) return;
+  ThreadPool one(1), three(3);
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{5, 7}, {160, 96}}) {
+    const auto rows = std::make_shared<FloatRows>(n, k);
+    PackedMatrix matrix = make_encoded(rows, n, k);
+    EXPECT_EQ(matrix.bytes(), n * k * 4);
+    const Input input(WeightType::kBf16, 20, k, 14);
+    const Reference expected = reference(matrix, input);
+    const std::vector<float> together = run(three, matrix, input.view);
+    for (int64_t row = 0; row < 20; ++row) {
+      const std::vector<float> alone = run(one, matrix, input.row(row));
+      ASSERT_EQ(std::memcmp(alone.data(), together.data() + row * (n + 3), n * sizeof(float)), 0) << "row " << row;
+      for (int64_t i = 0; i < n; ++i) {
+        const auto at = static_cast<size_t>(row * n + i);
+        ASSERT_NEAR(alone[static_cast<size_t>(i)], expected.y[at], 1e-6 * expected.magnitude[at]);
+      }
+    }
+    for (int64_t i = 0; i < n; ++i) matrix.row_factors.push_back(static_cast<float>(1 << i % 5));
+    const std::vector<float> scaled = run(one, matrix, input.row(0));
+    for (int64_t i = 0; i < n; ++i)
+      ASSERT_EQ(scaled[static_cast<size_t>(i)], together[static_cast<size_t>(i)] * matrix.row_factors[i]);
+  }
+}
+
+TEST_P(LinearTest, InputsMayHaveAnyOrder) {
+  if (!available_ || GetParam().type != WeightType::kInt4) return;
+  ThreadPool pool(2);
+  const int64_t n = 48, k = inputs(96);
+  PackedMatrix matrix = random_matrix(GetParam().type, GetParam().minimums, n, k, 41);
+  Input input(GetParam().type, 3, k, 42);
+  const std::vector<float> expected = run(pool, matrix, input.view);
+  Input moved = input;
+  for (int64_t i = 0; i < k; ++i) matrix.input_order.push_back(static_cast<int32_t>(i * 5 % k));
+  for (int64_t row = 0; row < 3; ++row) {
+    for (int64_t i = 0; i < k; ++i)
+      moved.bf16[row * input.stride + matrix.input_order[i]] = input.bf16[row * input.stride + i];
+  }
+  moved.view.x = moved.bf16.data();
+  EXPECT_EQ(run(pool, matrix, moved.view), expected);
 }
 
 // Products and sums near the smallest normal float show whether an instruction treats denormals as zeros.
@@ -336,20 +411,29 @@ TEST_P(LinearTest, GatesOfInterleavedGateAndUp) {
 
 std::string case_name(const ::testing::TestParamInfo<Case>& info) {
   return std::string(name(info.param.level)) + "_" + std::string(name(info.param.type)) +
-         (info.param.minimums == Minimums::kCentred ? "_centred"
-          : info.param.minimums == Minimums::kCoded ? "_coded"
-                                                    : "");
+         (info.param.minimums == Minimums::kCentred  ? "_centred"
+          : info.param.minimums == Minimums::kCoded  ? "_coded"
+          : info.param.minimums == Minimums::kShared ? "_shared"
+                                                     : "");
 }
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (CpuLevel level :
        {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512, CpuLevel::kAvx512Vnni, CpuLevel::kAmx}) {
-    for (WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt4}) {
+    for (WeightType type :
+         {WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kInt5, WeightType::kInt4}) {
       cases.push_back({level, type, Minimums::kStored});
     }
-    for (WeightType type : {WeightType::kInt8, WeightType::kInt4}) cases.push_back({level, type, Minimums::kCentred});
-    for (WeightType type : {WeightType::kInt4, WeightType::kInt6}) cases.push_back({level, type, Minimums::kCoded});
+    for (WeightType type : {WeightType::kInt8, WeightType::kInt5, WeightType::kInt4, WeightType::kIq4,
+                            WeightType::kMxfp4, WeightType::kNvfp4}) {
+      cases.push_back({level, type, Minimums::kCentred});
+    }
+    cases.push_back({level, WeightType::kInt4, Minimums::kShared});
+    for (WeightType type : {WeightType::kInt6, WeightType::kInt5, WeightType::kInt4, WeightType::kInt3,
+                            WeightType::kInt2, WeightType::kIq4}) {
+      cases.push_back({level, type, Minimums::kCoded});
+    }
   }
   return cases;
 }

@@ -43,7 +43,7 @@ void expect_parts(const TensorView& fused, const std::vector<std::pair<std::stri
       expand_rows(part, row, 1, values.data());
       expand_rows(fused, first + row, 1, expected.data());
       ASSERT_EQ(values, expected) << name << ", row " << row;
-      if (group_bits(part) == 0) continue;
+      if (!kept_format(part)) continue;
       QuantizedRow integers, whole;
       read_quantized_row(part, row, integers);
       read_quantized_row(fused, first + row, whole);
@@ -111,7 +111,7 @@ TEST(FusedProjections, OfGptqAndAwqAreSplitAsTheIntegersThatTheyAre) {
       integers->zeros = zeros;
       for (int64_t i = 0; i < 2 * rows; ++i) integers->scales.push_back(0.01f * static_cast<float>(1 + i % 50));
       for (int64_t k = 0; k < kInputs; ++k) integers->group_of.push_back(static_cast<int32_t>(k / 32));
-      integers->in_order = true;
+      integers->order_inputs();
       return TensorView{
           name, bits == 4 ? TensorType::kInt4 : TensorType::kInt8, {rows, kInputs}, data, nullptr, std::move(integers)};
     });

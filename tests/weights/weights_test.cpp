@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "engine/weights/packed_integers.h"
 #include "engine/weights/quantized_rows.h"
 #include "engine/weights/safetensors.h"
 #include "tests/weights/gguf_keys.h"
@@ -171,13 +172,17 @@ TEST_P(IntegerWeights, AreWhatTheyStandFor) {
     const std::vector<float> x = expected->read(name, tensor.shape);
     EXPECT_EQ(x, found->read(name, tensor.shape)) << name;
     if (name.find("_proj.") == std::string::npos) continue;
-    ASSERT_EQ(group_bits(tensor), name.find("down_proj") == std::string::npos ? bits : down_bits) << name;
-    for (int64_t row = 0; group_bits(tensor) > 0 && row < tensor.rows(); ++row) {
+    const std::optional<MatrixFormat> format = kept_format(tensor);
+    const int found_bits = !format ? 0 : format->type == kernels::WeightType::kInt4 ? 4 : 8;
+    ASSERT_EQ(found_bits, name.find("down_proj") == std::string::npos ? bits : down_bits) << name;
+    const std::vector<int32_t>& order = tensor.integers->order;
+    EXPECT_EQ(!order.empty(), std::string(folder) == "gptq_act" && tensor.row_elements() > 32) << name;
+    for (int64_t row = 0; format && row < tensor.rows(); ++row) {
       QuantizedRow integers;
       read_quantized_row(tensor, row, integers);
       for (size_t i = 0; i < integers.q.size(); ++i) {
         ASSERT_NEAR(integers.scale[i / 32] * integers.q[i] + integers.minimum[i / 32],
-                    x[row * tensor.row_elements() + i], 1e-6)
+                    x[row * tensor.row_elements() + (order.empty() ? static_cast<int32_t>(i) : order[i])], 1e-6)
             << name;
       }
     }
@@ -186,7 +191,7 @@ TEST_P(IntegerWeights, AreWhatTheyStandFor) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, IntegerWeights,
                          testing::Values(IntegerCase{"gptq", "plain", 4, 4}, IntegerCase{"gptq_v2", "plain", 4, 4},
-                                         IntegerCase{"awq", "plain", 4, 4}, IntegerCase{"gptq_act", "plain_act", 4, 0},
+                                         IntegerCase{"awq", "plain", 4, 4}, IntegerCase{"gptq_act", "plain_act", 4, 4},
                                          IntegerCase{"gptq_8", "plain_8", 8, 8}),
                          [](const auto& name) { return std::string(name.param.folder); });
 

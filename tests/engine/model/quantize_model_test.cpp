@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
 #include <random>
 
 #include <gmock/gmock.h>
@@ -66,14 +67,36 @@ std::vector<std::byte> random_blocks(TensorType type, int64_t elements, std::mt1
   const TensorTypeInfo& info = tensor_type_info(type);
   std::vector<std::byte> bytes(static_cast<size_t>(elements / info.block_elements * info.block_bytes));
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(generator());
-  const std::vector<size_t> factors = type == TensorType::kQ4_K
-                                          ? std::vector<size_t>{0, 2}
-                                          : std::vector<size_t>{type == TensorType::kQ6_K ? 208u : 0u};
-  const float unit = type == TensorType::kQ4_0 ? 0.01f : type == TensorType::kQ4_K ? 2e-4f : 3e-5f;
+  struct Factors {
+    std::vector<size_t> at;
+    float unit;
+  };
+  const std::map<TensorType, Factors> known = {
+      {TensorType::kQ4_0, {{0}, 0.01f}},      {TensorType::kQ5_0, {{0}, 5e-3f}},
+      {TensorType::kQ4_1, {{0, 2}, 5e-3f}},   {TensorType::kQ5_1, {{0, 2}, 3e-3f}},
+      {TensorType::kQ2_K, {{80, 82}, 1e-3f}}, {TensorType::kQ3_K, {{108}, 1e-3f}},
+      {TensorType::kQ4_K, {{0, 2}, 2e-4f}},   {TensorType::kQ5_K, {{0, 2}, 1e-4f}},
+      {TensorType::kQ6_K, {{208}, 3e-5f}},    {TensorType::kIq4Xs, {{0}, 3e-5f}},
+      {TensorType::kIq1M, {{}, 0}},           {TensorType::kTq1_0, {{52}, 0.05f}},
+      {TensorType::kTq2_0, {{64}, 0.05f}},    {TensorType::kIq4Nl, {{0}, 5e-4f}},
+      {TensorType::kMxfp4, {{}, 0}},          {TensorType::kNvfp4, {{}, 0}},
+      {TensorType::kIq2Xxs, {{0}, 1e-3f}},    {TensorType::kIq2Xs, {{0}, 1e-3f}},
+      {TensorType::kIq2S, {{0}, 1e-3f}},      {TensorType::kIq3Xxs, {{0}, 5e-4f}},
+      {TensorType::kIq3S, {{0}, 5e-4f}},      {TensorType::kIq1S, {{0}, 0.01f}}};
+  const auto found = known.find(type);
+  const std::vector<size_t> factors = found == known.end() ? std::vector<size_t>{0} : found->second.at;
+  const float unit = found == known.end() ? 3e-5f : found->second.unit;
   for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(info.block_bytes)) {
     for (const size_t factor : factors) {
       const uint16_t half = kernels::float_to_half(unit * static_cast<float>(1 + generator() % 7));
       std::memcpy(bytes.data() + at + factor, &half, sizeof half);
+    }
+    if (type == TensorType::kMxfp4) bytes[at] = static_cast<std::byte>(120 + generator() % 3);
+    for (size_t i = 0; type == TensorType::kNvfp4 && i < 4; ++i)
+      bytes[at + i] = static_cast<std::byte>(generator() % 16);
+    for (size_t i = 0; type == TensorType::kIq1M && i < 4; ++i) {  // the factor 2^-7, f16 0x2000, the upper digits last
+      std::byte& upper = bytes[at + 49 + 2 * i];
+      upper = (upper & std::byte{15}) | static_cast<std::byte>(i == 3 ? 0x20 : 0);
     }
   }
   return bytes;
@@ -114,6 +137,10 @@ std::filesystem::path write_gguf(const Folder& folder, const ModelConfig& c = ti
       if (const size_t at = tensor.name.find(from); at != std::string::npos) tensor.name.replace(at, from.size(), to);
     }
     file.add_tensor(tensor.name, type_of(tensor.name), tensor.shape);
+    if (type_of(tensor.name) == TensorType::kNvfp4) {
+      file.add_tensor(tensor.name.substr(0, tensor.name.rfind('.')) + ".scale", TensorType::kF32,
+                      std::vector<int64_t>{1});
+    }
   }
   file.begin();
   std::mt19937 generator(1);
@@ -122,6 +149,8 @@ std::filesystem::path write_gguf(const Folder& folder, const ModelConfig& c = ti
       file.write(bytes_of(tensor.values));
     } else {
       file.write(random_blocks(type_of(tensor.name), static_cast<int64_t>(tensor.values.size()), generator));
+      const std::vector<float> factor = {0.25f + static_cast<float>(generator() % 4)};
+      if (type_of(tensor.name) == TensorType::kNvfp4) file.write(bytes_of(factor));
     }
   }
   file.end();
@@ -242,10 +271,62 @@ TEST(QuantizeModelIntegers, CodedBlocksAreServedAsTheFileHasThem) {
   expect_same_answers(in, folder.path() / "int4.gguf", "int4");
 }
 
+// Every quantized type is served at its own size, with the results of its weights in f32 except for the rounding of
+// inputs to 8 bits.
+TEST(LoadLlama, EveryTypeOfGgufKeepsItsSize) {
+  ModelConfig c = tiny_config();
+  c.hidden_size = c.intermediate_size = 256;
+  c.head_dim = 64;
+  const std::vector<TokenId> tokens = some_tokens(24, c.vocab_size, 1);
+  for (const TensorTypeInfo& info : tensor_types()) {
+    if (info.ggml < 0 || info.block_elements == 1) continue;
+    SCOPED_TRACE(info.name);
+    const Folder folder;
+    const auto weights = Weights::open(write_gguf(folder, c, [&](const std::string& name) {
+      return name.find("norm") == std::string::npos ? info.type : TensorType::kF32;
+    }));
+    int64_t bytes = 0;
+    for (const std::string& name : weights->names()) {
+      const TensorView view = *weights->find(name);
+      // Rows of the vocabulary are packed by 16.
+      bytes += view.bytes() / view.rows() * (view.shape.size() == 1 ? 1 : (view.rows() + 15) / 16 * 16);
+    }
+    Served served(*weights, "auto"), expanded(*weights, "f32", "f32");
+    EXPECT_LE(static_cast<double>(served.model->weight_bytes()), 1.1 * static_cast<double>(bytes));
+    EXPECT_EQ(llama_weight_bytes(*weights, {}), served.model->weight_bytes());
+    const double error = relative_error(served.run(tokens, 512), expanded.run(tokens, 512));
+    EXPECT_GT(error, 0.0);
+    EXPECT_LT(error, 0.03);
+  }
+}
+
+// Projections that share a matrix may have different types.
+TEST(LoadLlama, MixedTypesKeepTheirSizes) {
+  ModelConfig c = tiny_config();
+  c.hidden_size = c.intermediate_size = 256;
+  c.head_dim = 64;
+  const Folder folder;
+  const auto weights = Weights::open(write_gguf(folder, c, [](const std::string& name) {
+    if (name.find("norm") != std::string::npos) return TensorType::kF32;
+    return name.find("ffn_up") == std::string::npos ? TensorType::kQ4_K : TensorType::kIq3Xxs;
+  }));
+  const std::vector<TokenId> tokens = some_tokens(24, c.vocab_size, 1);
+  Served served(*weights, "auto"), expanded(*weights, "f32", "f32");
+  EXPECT_LT(relative_error(served.run(tokens, 512), expanded.run(tokens, 512)), 0.03);
+  EXPECT_EQ(llama_weight_bytes(*weights, {}), served.model->weight_bytes());
+}
+
+TEST(LoadLlama, FloatsOf8BitsKeepTheirSize) {
+  const auto weights = Weights::open(kFixtures / "tiny_fp8");
+  const std::vector<TokenId> tokens = some_tokens(20, 40, 1);
+  Served served(*weights, "auto"), expanded(*weights, "f32", "f32");
+  EXPECT_LT(relative_error(served.run(tokens, 512), expanded.run(tokens, 512)), 0.02);
+}
+
 TEST(QuantizeModelIntegers, GptqAndAwqAreKept) {
   ThreadPool pool(2);
   const Folder folder;
-  for (const char* name : {"gptq", "gptq_act", "awq"}) {
+  for (const char* name : {"gptq", "awq"}) {
     const auto in = kFixtures / "integers" / name, out = folder.path() / name;
     quantize_model(in, out, WeightType::kInt4, pool);
     const auto original = Weights::open(in), quantized = Weights::open(out);
@@ -253,6 +334,14 @@ TEST(QuantizeModelIntegers, GptqAndAwqAreKept) {
     const std::vector<TokenId> tokens = some_tokens(20, 40, 1);
     EXPECT_EQ(expected.run(tokens, 512), found.run(tokens, 512)) << name;
   }
+  // The inputs of GPTQ with act-order stay in groups when it is served, but GGUF cannot say so.
+  const auto act = Weights::open(kFixtures / "integers/gptq_act");
+  const std::vector<TokenId> tokens = some_tokens(20, 40, 1);
+  Served kept(*act, "auto"), expanded(*act, "f32", "f32");
+  EXPECT_LT(relative_error(kept.run(tokens, 512), expanded.run(tokens, 512)), 0.02);
+  EXPECT_THAT(
+      error_of([&] { quantize_model(kFixtures / "integers/gptq_act", folder.path() / "a", WeightType::kInt4, pool); }),
+      HasSubstr("lose precision a second time"));
   // These are 8-bit integers with zeros that Q8_0 does not have.
   EXPECT_THAT(error_of([&] {
                 quantize_model(kFixtures / "integers/gptq_8", folder.path() / "8", WeightType::kInt8, pool, true);
