@@ -169,9 +169,9 @@ void multiply_encoded(const LinearKernels& kernels, const EncodedRows& rows, con
     part.n = call.n - row;
     if (call.row_factors != nullptr) part.row_factors += row;
     if (call.output.bias != nullptr) part.output.bias += row;
-    const bool swiglu = call.output.epilogue == Epilogue::kSwiGlu;
-    const int64_t element = swiglu && call.swiglu_bf16 ? 2 : 4;
-    part.output.out = static_cast<std::byte*>(call.output.out) + (swiglu ? row / 2 : row) * element;
+    const bool gated = is_gated(call.output.epilogue);
+    const int64_t element = gated && call.gated_bf16 ? 2 : 4;
+    part.output.out = static_cast<std::byte*>(call.output.out) + (gated ? row / 2 : row) * element;
     kernels.f32(part, {tile.row_begin, tile.row_end, 0, groups});
   }
 }
