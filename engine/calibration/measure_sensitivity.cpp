@@ -288,7 +288,11 @@ class HeadMeasure {
     }
     mean /= static_cast<double>(std::max<size_t>(1, labels.size()));
     for (double& label : labels) label = std::log(std::max(label, kFloor * mean + 1e-30));
-    importance->weights = fit_ridge(threads, features, labels);
+    if (labels.empty()) {  // a short text: no token matters more than another
+      importance->weights.assign(static_cast<size_t>(n_features), 0.0f);
+    } else {
+      importance->weights = fit_ridge(threads, features, labels);
+    }
   }
 
   void find_offsets(const Model& model) {
@@ -597,8 +601,8 @@ Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Cach
     for (int64_t head = 0; head < kv; ++head) {
       const auto i = static_cast<size_t>(layer * kv + head);
       HeadMeasure(model, shape, layer, head, group, rows)
-          .find(model, threads, projection, head, scale, residual[static_cast<size_t>(of_model)], &found.k[i], &found.v[i],
-                &found.importance[i]);
+          .find(model, threads, projection, head, scale, residual[static_cast<size_t>(of_model)], &found.k[i],
+                &found.v[i], &found.importance[i]);
     }
   }
   if (by_answers) {

@@ -32,6 +32,7 @@ class FakeModel final : public Model {
     config_.name = "fake";
     config_.vocab_size = kFakeVocab;
     config_.context_length = 1024;
+    config_.n_layers = fake_cache_shape().n_layers;
   }
 
   const ModelConfig& config() const override { return config_; }

@@ -1,5 +1,6 @@
 #include "engine/calibration/calibration.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
@@ -204,7 +205,8 @@ TEST(MeasureSensitivity, WeighsHeadsByAnswers) {
   const Sensitivity channels = measure(false), answers = measure(true);
   EXPECT_FALSE(channels.by_answers);
   EXPECT_TRUE(answers.by_answers);
-  EXPECT_EQ(progress.size(), 2 * channels.k.size());
+  EXPECT_GT(progress.size(), 1);
+  EXPECT_TRUE(std::ranges::is_sorted(progress));
   EXPECT_EQ(progress.back(), 1);
   std::set<float> factors;
   for (const auto side : {&Sensitivity::k, &Sensitivity::v}) {
