@@ -104,11 +104,7 @@ bool LayeredCache::save(StateWriter* out) const { return full_->save(out) && win
 
 CacheStats LayeredCache::stats() const {
   CacheStats stats = full_->stats();
-  const CacheStats windows = windows_->stats();
-  stats.bytes += windows.bytes;
-  stats.window_bytes = windows.bytes;
-  stats.shared_bytes += windows.shared_bytes;
-  stats.full_bytes += windows.bytes;
+  stats.add_windows(windows_->stats());
   return stats;
 }
 

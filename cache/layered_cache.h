@@ -40,7 +40,7 @@ class LayeredCache final : public SequenceCache {
   std::unique_ptr<SequenceCache> fork() const override;
   std::unique_ptr<SequenceCache> resume(int64_t prompt_tokens) const override;
   bool save(StateWriter* out) const override;
-  // Tokens are those of the policy's cache, and bytes those of both.
+  // Counts the policy's tokens and the bytes of both caches.
   CacheStats stats() const override;
   int64_t stable_bytes() const override { return full_->stable_bytes() + windows_->stable_bytes(); }
   std::map<std::string, double> details() const override { return full_->details(); }

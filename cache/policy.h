@@ -79,7 +79,7 @@ struct SlidingWindow {
 // prefix cache may outlive the policy that created it. REQUIRES: `threads` and the model behind `rope` outlive all
 // copies.
 struct PolicyContext {
-  // Of the layers with full attention: policies apply to no others. make_policy() adds the windows.
+  // Counts the layers with full attention, to which policies apply. make_policy() adds caches for the others.
   CacheShape shape;
   std::shared_ptr<PagePool> pool;
   ThreadPool* threads = nullptr;  // used by commit(); null means single-threaded

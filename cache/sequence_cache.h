@@ -46,6 +46,15 @@ struct CacheStats {
   int64_t window_bytes = 0;  // part of `bytes` in layers with a sliding window, which no policy changes
   int64_t shared_bytes = 0;  // part of `bytes` in pages that other caches also hold
   int64_t full_bytes = 0;    // bytes of the full cache for the same tokens, of layers with a window what they hold
+
+  int64_t policy_bytes() const { return bytes - window_bytes; }  // in layers with full attention
+  // Adds what the layers with a window hold of the same tokens.
+  void add_windows(const CacheStats& windows) {
+    bytes += windows.bytes;
+    window_bytes += windows.bytes;
+    shared_bytes += windows.shared_bytes;
+    full_bytes += windows.bytes;
+  }
 };
 
 // Rows of new K (after RoPE) and V. k, v: f32 [n, n_kv_heads * head_dim], rows `stride` floats apart.

@@ -57,9 +57,8 @@ FrontierPoint point_of(const Candidate& of) {
                error = std::sqrt(std::max(0.0, of.rise_squares / answers - mean * mean) / answers);
   point.perplexity_percent = std::max(0.0, 100 * std::expm1(mean + error));
   const CacheStats stats = of.cache->stats();
-  point.bytes_per_token =
-      (static_cast<double>(stats.bytes - stats.window_bytes) - of.cache->details().at("shadow_bytes")) /
-      static_cast<double>(stats.tokens);
+  point.bytes_per_token = (static_cast<double>(stats.policy_bytes()) - of.cache->details().at("shadow_bytes")) /
+                          static_cast<double>(stats.tokens);
   return point;
 }
 

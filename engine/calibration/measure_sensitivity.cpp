@@ -166,13 +166,16 @@ void drop_small_means(std::vector<double>* variances, std::vector<float>* mean) 
 // Measures one KV head of a layer.
 class HeadMeasure {
  public:
-  HeadMeasure(const Model& model, const CacheShape& shape, int64_t layer, int64_t head, int64_t group, const Rows& rows)
+  // angles: rotary embedding of each token, cosines, then sines: f32 [tokens, head_dim].
+  HeadMeasure(std::span<const float> angles, const CacheShape& shape, int64_t layer, int64_t head, int64_t group,
+              const Rows& rows)
       : dim_(shape.head_dim),
         group_(group),
         n_(std::ssize(rows.k[0]) / (shape.n_kv_heads * dim_)),
         q_stride_(shape.n_kv_heads * group * dim_),
         starts_(rows.starts),
         q_(rows.q[static_cast<size_t>(layer)].data() + head * group * dim_),
+        angles_(angles),
         k_(static_cast<size_t>(n_ * dim_)),
         v_(k_.size()) {
     for (int64_t t = 0; t < n_; ++t) {
@@ -180,12 +183,14 @@ class HeadMeasure {
       std::copy_n(rows.k[static_cast<size_t>(layer)].begin() + from, dim_, k_.begin() + t * dim_);
       std::copy_n(rows.v[static_cast<size_t>(layer)].begin() + from, dim_, v_.begin() + t * dim_);
     }
-    find_offsets(model);
+    plain_ = k_;
+    for (int64_t t = 0; t < n_; ++t) kernels::unrotate(angles_of(t), dim_, plain_.data() + t * dim_);
+    find_offsets();
   }
 
   // Sets the sensitivities of this head. scale: that of the scores.
-  void find(const Model& model, ThreadPool& threads, const std::vector<double>& projection, int64_t head, float scale,
-            double residual, SideSensitivity* k, SideSensitivity* v, ImportanceMap* importance) const {
+  void find(ThreadPool& threads, const std::vector<double>& projection, int64_t head, float scale, double residual,
+            SideSensitivity* k, SideSensitivity* v, ImportanceMap* importance) const {
     Product keys(threads, n_, dim_, [&](int64_t t, int64_t d) { return k_[static_cast<size_t>(t * dim_ + d)]; });
     Product values(threads, dim_, n_, [&](int64_t d, int64_t t) { return v_[static_cast<size_t>(t * dim_ + d)]; });
     std::vector<float> squares(static_cast<size_t>(n_));  // |v_j|^2
@@ -195,11 +200,12 @@ class HeadMeasure {
             v_[static_cast<size_t>(t * dim_ + d)] * v_[static_cast<size_t>(t * dim_ + d)];
     }
     const double* const products = projection.data() + head * group_ * group_ * dim_;
-    double columns = 0;  // mean_a |W_O,a|^2 / D
+    std::vector<double> norms(static_cast<size_t>(dim_));  // |W_O|^2 by column, mean over query heads
     for (int64_t a = 0; a < group_; ++a) {
-      for (int64_t d = 0; d < dim_; ++d) columns += products[(a * group_ + a) * dim_ + d];
+      for (int64_t d = 0; d < dim_; ++d)
+        norms[static_cast<size_t>(d)] += products[(a * group_ + a) * dim_ + d] / static_cast<double>(group_);
     }
-    columns /= static_cast<double>(group_ * dim_);
+    const double columns = std::accumulate(norms.begin(), norms.end(), 0.0) / static_cast<double>(dim_);
     std::vector<double> of_k(static_cast<size_t>(dim_)), of_v(of_k.size());
     std::vector<double> used(static_cast<size_t>(n_)), seen(used.size());  // sum of p^2; queries that see the token far
     const auto block_floats = static_cast<size_t>(kQueryRows * n_);
@@ -256,31 +262,23 @@ class HeadMeasure {
     }
     k->mean = k_mean_;
     v->mean = v_mean_;
-    std::vector<double> norms(static_cast<size_t>(dim_));  // |W_O|^2 by column, mean over query heads
-    for (int64_t a = 0; a < group_; ++a) {
-      for (int64_t d = 0; d < dim_; ++d)
-        norms[static_cast<size_t>(d)] += products[(a * group_ + a) * dim_ + d] / static_cast<double>(group_);
-    }
-    fit(model, threads, used, seen, norms, residual, importance);
+    fit(threads, used, seen, norms, residual, importance);
   }
 
  private:
   // Fits the importance of tokens that enough queries saw.
-  void fit(const Model& model, ThreadPool& threads, std::span<const double> used, std::span<const double> seen,
+  void fit(ThreadPool& threads, std::span<const double> used, std::span<const double> seen,
            std::span<const double> norms, double residual, ImportanceMap* importance) const {
     constexpr double kEnough = 128;  // queries
     const int64_t n_features = ImportanceMap::n_features(dim_);
-    std::vector<float> features, angles(static_cast<size_t>(dim_)), key(angles.size());
+    std::vector<float> features;
     std::vector<double> labels;
     double mean = 0;
     for (int64_t t = kPageTokens; t < n_; ++t) {
       if (seen[static_cast<size_t>(t)] < kEnough) continue;
       const float* const v = v_.data() + t * dim_;
-      model.rope_angles(t, angles.data(), angles.data() + dim_ / 2);
-      std::copy_n(k_.data() + t * dim_, dim_, key.data());
-      kernels::unrotate(angles.data(), dim_, key.data());
       features.resize(features.size() + static_cast<size_t>(n_features));
-      ImportanceMap::features(key.data(), v, dim_, features.data() + features.size() - n_features);
+      ImportanceMap::features(plain_.data() + t * dim_, v, dim_, features.data() + features.size() - n_features);
       double norm = 0;
       for (int64_t d = 0; d < dim_; ++d) norm += norms[static_cast<size_t>(d)] * static_cast<double>(v[d] * v[d]);
       labels.push_back(used[static_cast<size_t>(t)] / seen[static_cast<size_t>(t)] * norm / residual);
@@ -295,21 +293,16 @@ class HeadMeasure {
     }
   }
 
-  void find_offsets(const Model& model) {
+  const float* angles_of(int64_t t) const { return angles_.data() + t * dim_; }
+
+  void find_offsets() {
     const int64_t half = dim_ / 2;
-    std::vector<float> angles(static_cast<size_t>(dim_));
     std::vector<double> k(static_cast<size_t>(dim_)), v(k.size());
     for (int64_t t = kSinks; t < n_; ++t) {
-      float *const cos = angles.data(), *const sin = cos + half;
-      model.rope_angles(t, cos, sin);
-      const float* const row = k_.data() + t * dim_;
-      for (int64_t f = 0; f < half; ++f) {  // the inverse of the rotation and its factor
-        const float square = cos[f] * cos[f] + sin[f] * sin[f];
-        k[static_cast<size_t>(f)] += static_cast<double>((row[f] * cos[f] + row[f + half] * sin[f]) / square);
-        k[static_cast<size_t>(f + half)] += static_cast<double>((row[f + half] * cos[f] - row[f] * sin[f]) / square);
-      }
-      for (int64_t d = 0; d < dim_; ++d)
+      for (int64_t d = 0; d < dim_; ++d) {
+        k[static_cast<size_t>(d)] += static_cast<double>(plain_[static_cast<size_t>(t * dim_ + d)]);
         v[static_cast<size_t>(d)] += static_cast<double>(v_[static_cast<size_t>(t * dim_ + d)]);
+      }
     }
     const auto count = static_cast<double>(n_ - kSinks);
     for (size_t d = 0; d < k.size(); ++d) {
@@ -319,8 +312,7 @@ class HeadMeasure {
     k_variance_.assign(k.size(), 0);
     v_variance_.assign(k.size(), 0);
     for (int64_t t = kPageTokens; t < n_; ++t) {
-      float *const cos = angles.data(), *const sin = cos + half;
-      model.rope_angles(t, cos, sin);
+      const float *const cos = angles_of(t), *const sin = cos + half;
       for (int64_t f = 0; f < half; ++f) {
         const auto i = static_cast<size_t>(f), j = static_cast<size_t>(f + half);
         const float* const row = k_.data() + t * dim_;
@@ -359,7 +351,8 @@ class HeadMeasure {
   int64_t dim_, group_, n_, q_stride_;
   const std::vector<int64_t>& starts_;
   const float* q_;
-  std::vector<float> k_, v_, k_mean_, v_mean_;
+  std::span<const float> angles_;
+  std::vector<float> k_, plain_, v_, k_mean_, v_mean_;  // plain_: k_ before RoPE
   std::vector<double> k_variance_, v_variance_;
 };
 
@@ -471,7 +464,7 @@ class AnswerMeasure {
   }
 
  private:
-  // Appends the text's rows up to `end` to the cache. coded: those of K or V in the side's layer.
+  // Appends the text's rows up to `end` to the cache, with `coded` in place of the side's K or V.
   void fill(SequenceCache* cache, int64_t end, const Side& side, const std::vector<float>& coded) const {
     const int64_t at = cache->tokens(), n = end - at, width = shape_.n_kv_heads * shape_.head_dim;
     cache->reserve(n);
@@ -483,8 +476,8 @@ class AnswerMeasure {
     cache->advance(n);
   }
 
-  // Returns the rows of K or V in the side's layer. Those of its head are what codes make of them, except in the first
-  // page and in the last two pages before each tail.
+  // Returns K or V of the side's layer, in which the head's rows went through codes. The first page and the last two
+  // pages before each tail stay exact.
   std::vector<float> coded_rows(const Side& side) const {
     const auto [layer, head, is_k] = side;
     const kernels::WidthTable& table = widths_->layers[static_cast<size_t>(layer)];
@@ -594,15 +587,19 @@ Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Cach
   found.importance.resize(static_cast<size_t>(shape.n_layers * kv));
   found.k.assign(static_cast<size_t>(shape.n_layers * kv), {std::vector<float>(static_cast<size_t>(dim)), {}});
   found.v = found.k;
+  std::vector<float> angles(static_cast<size_t>(tokens * dim));
+  for (int64_t t = 0; t < tokens; ++t) {
+    model.rope_angles(t, angles.data() + t * dim, angles.data() + t * dim + dim / 2);
+  }
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   for (int64_t layer = 0; layer < shape.n_layers; ++layer) {
     const int64_t of_model = order[static_cast<size_t>(layer)];
     const std::vector<double> projection = projection_products(served, of_model, kv, group, dim);
     for (int64_t head = 0; head < kv; ++head) {
       const auto i = static_cast<size_t>(layer * kv + head);
-      HeadMeasure(model, shape, layer, head, group, rows)
-          .find(model, threads, projection, head, scale, residual[static_cast<size_t>(of_model)], &found.k[i],
-                &found.v[i], &found.importance[i]);
+      HeadMeasure(angles, shape, layer, head, group, rows)
+          .find(threads, projection, head, scale, residual[static_cast<size_t>(of_model)], &found.k[i], &found.v[i],
+                &found.importance[i]);
     }
   }
   if (by_answers) {

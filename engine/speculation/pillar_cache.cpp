@@ -78,22 +78,12 @@ PillarCache::PillarCache(const PolicyContext& context, const PillarOptions& opti
       chosen_(static_cast<size_t>(context.shape.n_layers)),
       state_(context.pool) {}
 
-PillarCache::PillarCache(const PillarCache& other)
-    : SequenceCache(other),
-      context_(other.context_),
-      options_(other.options_),
-      prompt_tokens_(other.prompt_tokens_),
-      tokens_(other.tokens_),
-      committed_(other.committed_),
-      n_chosen_(other.n_chosen_),
-      first_(other.first_),
-      rows_(other.rows_),
-      chosen_(other.chosen_),
-      state_(other.state_),
-      windows_(other.windows_ == nullptr ? nullptr : other.windows_->fork()) {}
+PillarCache::PillarCache(const PillarCache& other) = default;
 
 std::unique_ptr<SequenceCache> PillarCache::fork() const {
-  return std::unique_ptr<SequenceCache>(new PillarCache(*this));
+  auto copy = std::unique_ptr<PillarCache>(new PillarCache(*this));
+  if (windows_ != nullptr) copy->windows_ = windows_->fork();
+  return copy;
 }
 
 int64_t PillarCache::max_bytes(const CacheShape& shape, const PillarOptions& options, int64_t n_tokens) {
@@ -175,12 +165,7 @@ CacheStats PillarCache::stats() const {
     stats.shared_bytes += layer.shared_bytes();
   }
   stats.full_bytes = dense_bytes(shape(), tokens_);
-  if (windows_ == nullptr) return stats;
-  const CacheStats windows = windows_->stats();
-  stats.bytes += windows.bytes;
-  stats.window_bytes = windows.bytes;
-  stats.shared_bytes += windows.shared_bytes;
-  stats.full_bytes += windows.bytes;
+  if (windows_ != nullptr) stats.add_windows(windows_->stats());
   return stats;
 }
 

@@ -82,7 +82,8 @@ class PillarCache final : public SequenceCache {
   std::vector<DenseLayer> rows_;              // by layer: rows of the chosen tokens, then of the tokens from first_ on
   std::vector<std::vector<int32_t>> chosen_;  // [n_layers][n_kv_heads, n_chosen]: positions of the chosen tokens
   PoolCharge state_;                          // bytes of chosen_
-  std::unique_ptr<SequenceCache> windows_;    // of the layers with a window; null if there are none
+  // Of the layers with a window, this cache's own; null if there are none.
+  std::shared_ptr<SequenceCache> windows_;
 };
 
 // The target's cache, which shows the draft's PillarCache the passes of the target. Only choose() writes to the latter.

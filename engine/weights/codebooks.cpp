@@ -1,20 +1,12 @@
 #include "engine/weights/codebooks.h"
 
 #include <bit>
-#include <cstring>
 
 #include "engine/weights/codebook_grids.h"
 #include "engine/weights/k_quants.h"
 
 namespace smartkv {
 namespace {
-
-template <typename T>
-T read(const uint8_t* p) {
-  T value;
-  std::memcpy(&value, p, sizeof value);
-  return value;
-}
 
 // Writes the kEntries levels of a row of a grid, with negative signs where the bits of `signs` are set.
 template <int kEntries, int kBits>
@@ -49,7 +41,7 @@ void expand_iq2_xxs(const uint8_t* p, float* y) {
   const float d = read_f16(p);
   for (int g = 0; g < 8; ++g, y += 32) {
     const uint8_t* const indices = p + 2 + 8 * g;
-    const auto packed = read<uint32_t>(indices + 4);
+    const auto packed = read_number<uint32_t>(indices + 4);
     const float scale = d * (0.5f + static_cast<float>(packed >> 28)) * 0.25f;
     for (int i = 0; i < 4; ++i) iq2_row(kIq2XxsGrid[indices[i]], even_signs(packed >> (7 * i) & 127), scale, y + 8 * i);
   }
@@ -58,7 +50,7 @@ void expand_iq2_xxs(const uint8_t* p, float* y) {
 void expand_iq2_xs(const uint8_t* p, float* y) {
   const float d = read_f16(p);
   for (int i = 0; i < 32; ++i) {
-    const auto packed = read<uint16_t>(p + 2 + 2 * i);
+    const auto packed = read_number<uint16_t>(p + 2 + 2 * i);
     const float scale = d * (0.5f + nibble(p + 66, i / 2)) * 0.25f;
     iq2_row(kIq2XsGrid[packed & 511], even_signs(packed >> 9), scale, y + 8 * i);
   }
@@ -75,7 +67,7 @@ void expand_iq2_s(const uint8_t* p, float* y) {
 void expand_iq3_xxs(const uint8_t* p, float* y) {
   const float d = read_f16(p);
   for (int i = 0; i < 64; ++i) {  // Eight of these share a word of signs and scale.
-    const auto packed = read<uint32_t>(p + 66 + i / 8 * 4);
+    const auto packed = read_number<uint32_t>(p + 66 + i / 8 * 4);
     const float scale = d * (0.5f + static_cast<float>(packed >> 28)) * 0.5f;
     const unsigned signs = even_signs(packed >> (7 * (i % 8 / 2)) & 127);
     write_row<4, 3>(kIq3XxsGrid[p[2 + i]], kIq3XxsMagnitudes, signs >> (4 * (i % 2)), scale, y + 4 * i);
@@ -94,7 +86,7 @@ void expand_iq3_s(const uint8_t* p, float* y) {
 void expand_iq1_s(const uint8_t* p, float* y) {
   const float d = read_f16(p);
   for (int i = 0; i < 32; ++i) {  // Four of these share a word: upper bits of the indices, scale and sign of the delta.
-    const auto packed = read<uint16_t>(p + 34 + i / 4 * 2);
+    const auto packed = read_number<uint16_t>(p + 34 + i / 4 * 2);
     const float scale = d * static_cast<float>(2 * (packed >> 12 & 7) + 1);
     const int index = p[2 + i] | (packed >> (3 * (i % 4)) & 7) << 8;
     iq1_row(index, scale, (packed & 0x8000) == 0 ? kDelta : -kDelta, y + 8 * i);
@@ -104,11 +96,11 @@ void expand_iq1_s(const uint8_t* p, float* y) {
 void expand_iq1_m(const uint8_t* p, float* y) {
   // Each of four words has 4 bits of the f16 factor above four scales of 3 bits.
   uint16_t factor = 0;
-  for (int i = 0; i < 4; ++i) factor |= static_cast<uint16_t>((read<uint16_t>(p + 48 + 2 * i) >> 12) << (4 * i));
+  for (int i = 0; i < 4; ++i) factor |= static_cast<uint16_t>((read_number<uint16_t>(p + 48 + 2 * i) >> 12) << (4 * i));
   const float d = kernels::half_to_float(factor);
   for (int i = 0; i < 32; ++i) {
     const int high = p[32 + i / 2] >> (4 * (i % 2)) & 15;
-    const int scale = read<uint16_t>(p + 48 + i / 8 * 2) >> (3 * (i % 8 / 2)) & 7;
+    const int scale = read_number<uint16_t>(p + 48 + i / 8 * 2) >> (3 * (i % 8 / 2)) & 7;
     iq1_row(p[i] | (high & 7) << 8, d * static_cast<float>(2 * scale + 1), (high & 8) == 0 ? kDelta : -kDelta,
             y + 8 * i);
   }

@@ -186,9 +186,9 @@ std::vector<bool> read_window_layers(const ConfigFields& fields, const Architect
     }
     return layers;
   }
-  for (int64_t i = 0; i < c.n_layers && patterned; ++i) layers.push_back((i + 1) % pattern != 0);
-  for (int64_t i = 0; i < c.n_layers && !patterned; ++i) {
-    layers.push_back(used && (c.rope_layers.empty() ? i >= without : !c.has_rope(i)));
+  for (int64_t i = 0; i < c.n_layers; ++i) {
+    const bool chosen = c.rope_layers.empty() ? i >= without : !c.has_rope(i);
+    layers.push_back(patterned ? (i + 1) % pattern != 0 : used && chosen);
   }
   return layers;
 }

@@ -9,12 +9,14 @@
 
 namespace smartkv {
 
-// Reads the f16 at `p`, which need not be aligned.
-inline float read_f16(const uint8_t* p) {
-  uint16_t bits;
-  std::memcpy(&bits, p, sizeof bits);
-  return kernels::half_to_float(bits);
+// Reads the number at `p`, which need not be aligned.
+template <typename T>
+T read_number(const uint8_t* p) {
+  T value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
 }
+inline float read_f16(const uint8_t* p) { return kernels::half_to_float(read_number<uint16_t>(p)); }
 
 // Scale and minimum of a group, 6 bits each.
 struct GroupLine {

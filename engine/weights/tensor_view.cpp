@@ -17,13 +17,6 @@
 namespace smartkv {
 namespace {
 
-template <typename T>
-T read(const uint8_t* p) {
-  T value;
-  std::memcpy(&value, p, sizeof value);
-  return value;
-}
-
 // The functions below expand one block of a format (one element of plain floats) at `p` to f32.
 void q4_0(const uint8_t* p, float* y) {
   const float d = read_f16(p);
@@ -43,7 +36,7 @@ void q4_1(const uint8_t* p, float* y) {
 int fifth(uint32_t high, int i) { return static_cast<int>((high >> i) & 1u) << 4; }
 void q5_0(const uint8_t* p, float* y) {
   const float d = read_f16(p);
-  const uint32_t high = read<uint32_t>(p + 2);
+  const uint32_t high = read_number<uint32_t>(p + 2);
   for (int i = 0; i < 16; ++i) {
     y[i] = d * static_cast<float>(((p[6 + i] & 15) | fifth(high, i)) - 16);
     y[i + 16] = d * static_cast<float>(((p[6 + i] >> 4) | fifth(high, i + 16)) - 16);
@@ -51,7 +44,7 @@ void q5_0(const uint8_t* p, float* y) {
 }
 void q5_1(const uint8_t* p, float* y) {
   const float d = read_f16(p), m = read_f16(p + 2);
-  const uint32_t high = read<uint32_t>(p + 4);
+  const uint32_t high = read_number<uint32_t>(p + 4);
   for (int i = 0; i < 16; ++i) {
     y[i] = d * static_cast<float>((p[8 + i] & 15) | fifth(high, i)) + m;
     y[i + 16] = d * static_cast<float>((p[8 + i] >> 4) | fifth(high, i + 16)) + m;
@@ -172,12 +165,14 @@ const std::array<float, 256>& f8_e4m3_values() {
   return values;
 }
 
-void f32(const uint8_t* p, float* y) { *y = read<float>(p); }
+void f32(const uint8_t* p, float* y) { *y = read_number<float>(p); }
 void f16(const uint8_t* p, float* y) { *y = read_f16(p); }
-void bf16(const uint8_t* p, float* y) { *y = std::bit_cast<float>(static_cast<uint32_t>(read<uint16_t>(p)) << 16); }
+void bf16(const uint8_t* p, float* y) {
+  *y = std::bit_cast<float>(static_cast<uint32_t>(read_number<uint16_t>(p)) << 16);
+}
 void e4m3(const uint8_t* p, float* y) { *y = f8_e4m3_values()[*p]; }
 void e5m2(const uint8_t* p, float* y) { *y = kernels::half_to_float(static_cast<uint16_t>(*p << 8)); }  // half an f16
-void i32(const uint8_t* p, float* y) { *y = static_cast<float>(read<int32_t>(p)); }
+void i32(const uint8_t* p, float* y) { *y = static_cast<float>(read_number<int32_t>(p)); }
 
 constexpr TensorTypeInfo kTypes[] = {{TensorType::kF32, "F32", 1, 4, f32, 0},
                                      {TensorType::kF16, "F16", 1, 2, f16, 1},

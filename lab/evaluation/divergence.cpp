@@ -26,7 +26,7 @@ struct DivergenceCandidate {
   std::vector<TokenScore> scores;  // scores of the counted tokens, window after window
   double bytes = 0, tokens = 0;    // summed over the counted chunks
   // Values at the end of a window, summed over windows.
-  double end_bytes = 0, end_window_bytes = 0, end_full_bytes = 0, end_kept = 0, end_tokens = 0;
+  double end_bytes = 0, end_policy_bytes = 0, end_full_bytes = 0, end_kept = 0, end_tokens = 0;
   std::map<std::string, double> details;  // the cache's details(), summed over windows
   double seconds = 0;
 };
@@ -106,8 +106,7 @@ class Divergence {
       }
       candidate.scores.push_back(token);
     }
-    const CacheStats stats = candidate.cache->stats();
-    candidate.bytes += static_cast<double>(stats.bytes - stats.window_bytes);
+    candidate.bytes += static_cast<double>(candidate.cache->stats().policy_bytes());
     candidate.tokens += static_cast<double>(at + n);
   }
 
@@ -140,7 +139,7 @@ class Divergence {
   void end_window(DivergenceCandidate& candidate) const {
     const CacheStats stats = candidate.cache->stats();
     candidate.end_bytes += static_cast<double>(stats.bytes);
-    candidate.end_window_bytes += static_cast<double>(stats.window_bytes);
+    candidate.end_policy_bytes += static_cast<double>(stats.policy_bytes());
     candidate.end_full_bytes += static_cast<double>(stats.full_bytes);
     candidate.end_kept += static_cast<double>(stats.tokens_kept);
     candidate.end_tokens += static_cast<double>(stats.tokens);
@@ -193,26 +192,25 @@ class Divergence {
     const double values =
         static_cast<double>(2 * model_.shape.n_layers * model_.shape.n_kv_heads * model_.shape.head_dim);
     const auto windows = static_cast<double>(options_.windows);
-    nlohmann::ordered_json row = {
-        {"policy", candidate.spec->label},
-        {"parameters", candidate.spec->for_context(options_.context)},
-        {"counted_tokens", candidate.scores.size()},
-        {"bytes_per_token", candidate.end_bytes / candidate.end_tokens},
-        {"bits_per_value", 8 * (candidate.end_bytes - candidate.end_window_bytes) / (candidate.end_tokens * values)},
-        {"bits_per_value_mean", 8 * candidate.bytes / (candidate.tokens * values)},
-        {"ratio", candidate.end_bytes / candidate.end_full_bytes},
-        {"tokens_kept", candidate.end_kept / windows},
-        {"perplexity", std::exp(loss)},
-        {"change_percent", 100 * (change - 1)},
-        {"change_error", 100 * change * change_error},
-        {"kl_mean", kl},
-        {"kl_error", kl_error},
-        {"kl_p99", kls[kls.size() * 99 / 100]},
-        {"kl_max", kls.back()},
-        {"same_top_percent", 100 * same_top},
-        {"same_top_error", 100 * same_top_error},
-        {"same_top5_percent", 100 * top5},
-        {"seconds", candidate.seconds}};
+    nlohmann::ordered_json row = {{"policy", candidate.spec->label},
+                                  {"parameters", candidate.spec->for_context(options_.context)},
+                                  {"counted_tokens", candidate.scores.size()},
+                                  {"bytes_per_token", candidate.end_bytes / candidate.end_tokens},
+                                  {"bits_per_value", 8 * candidate.end_policy_bytes / (candidate.end_tokens * values)},
+                                  {"bits_per_value_mean", 8 * candidate.bytes / (candidate.tokens * values)},
+                                  {"ratio", candidate.end_bytes / candidate.end_full_bytes},
+                                  {"tokens_kept", candidate.end_kept / windows},
+                                  {"perplexity", std::exp(loss)},
+                                  {"change_percent", 100 * (change - 1)},
+                                  {"change_error", 100 * change * change_error},
+                                  {"kl_mean", kl},
+                                  {"kl_error", kl_error},
+                                  {"kl_p99", kls[kls.size() * 99 / 100]},
+                                  {"kl_max", kls.back()},
+                                  {"same_top_percent", 100 * same_top},
+                                  {"same_top_error", 100 * same_top_error},
+                                  {"same_top5_percent", 100 * top5},
+                                  {"seconds", candidate.seconds}};
     for (const auto& [name, value] : candidate.details) row["details"][name] = value / windows;
     return row;
   }

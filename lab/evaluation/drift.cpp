@@ -74,10 +74,7 @@ EvaluationReport measure_drift(const EvaluationModel& model, std::span<const Pol
         progress((static_cast<double>(window) + done) / static_cast<double>(starts.size()));
       }
     }
-    for (size_t p = 0; p < seen.size(); ++p) {
-      const CacheStats stats = seen[p]->stats();
-      bytes[p] += static_cast<double>(stats.bytes - stats.window_bytes);
-    }
+    for (size_t p = 0; p < seen.size(); ++p) bytes[p] += static_cast<double>(seen[p]->stats().policy_bytes());
   }
 
   EvaluationReport report;

@@ -41,7 +41,7 @@ struct LengthResult {
   // Whether each right item was in the answer: by prompt, over all its questions.
   std::vector<std::vector<bool>> found = {};
   Cell again = {};  // results of asking a second time
-  double bytes = 0, window_bytes = 0, full_bytes = 0, tokens = 0,
+  double bytes = 0, policy_bytes = 0, full_bytes = 0, tokens = 0,
          kept = 0;  // after compression, summed over the prompts
 
   Cell all() const {
@@ -55,7 +55,7 @@ struct LengthResult {
     found.insert(found.end(), other.found.begin(), other.found.end());
     again.add(other.again);
     bytes += other.bytes;
-    window_bytes += other.window_bytes;
+    policy_bytes += other.policy_bytes;
     full_bytes += other.full_bytes;
     tokens += other.tokens;
     kept += other.kept;
@@ -71,7 +71,7 @@ class Recall {
     feed(model_.model, *cache, prompt.context, 0, nullptr);
     const CacheStats stats = cache->stats();
     result->bytes += static_cast<double>(stats.bytes);
-    result->window_bytes += static_cast<double>(stats.window_bytes);
+    result->policy_bytes += static_cast<double>(stats.policy_bytes());
     result->full_bytes += static_cast<double>(stats.full_bytes);
     result->tokens += static_cast<double>(stats.tokens);
     result->kept += static_cast<double>(stats.tokens_kept);
@@ -152,7 +152,7 @@ nlohmann::ordered_json recall_row(const EvaluationModel& model, const RecallOpti
   const double values = result.tokens * static_cast<double>(2 * shape.n_layers * shape.n_kv_heads * shape.head_dim);
   const Cell all = result.all(), full = reference.all();
   nlohmann::ordered_json row = {{"policy", spec.label},
-                                {"bits_per_value", 8 * (result.bytes - result.window_bytes) / values},
+                                {"bits_per_value", 8 * result.policy_bytes / values},
                                 {"ratio", result.bytes / result.full_bytes},
                                 {"kept_percent", 100 * result.kept / result.tokens}};
   for (size_t i = 0; i < options.depths.size(); ++i) {

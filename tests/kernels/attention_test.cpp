@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <tuple>
 
 #include <gtest/gtest.h>
@@ -132,39 +133,34 @@ TEST_P(AttentionLevels, SharedPagesChangeNoBit) {
   }
 }
 
-TEST_P(AttentionLevels, SoftCapsEqualTheDefinition) {
-  const KvType type = std::get<1>(GetParam());
+// Compares attention over dense and over mixed pages with its definition. set: changes the shape.
+void expect_the_definition(KvType type, uint64_t seed, const std::function<void(AttentionShape*)>& set) {
   const PageFormats formats[] = {{std::nullopt},
                                  {QuantizedLayout{uniform_runs(64, 8), uniform_runs(kPageTokens, 8)}, std::nullopt}};
   ThreadPool pool(2);
   for (const PageFormats& format : formats) {
-    for (const float cap : {0.3f, 2.0f, 50.0f}) {
-      Sequence sequence({9, 3, 64}, type, 360, static_cast<uint64_t>(10 * cap), format, Bias::kSome);
-      sequence.shape.soft_cap = cap;
-      const std::vector<double> expected = sequence.reference(37);
-      const std::vector<uint8_t> out = run_attention(pool, sequence, 37);
-      EXPECT_LT(relative_error(expected, [&](size_t i) { return element(out, type, i); }),
-                type == KvType::kBf16 ? 4e-3 : 5e-4)
-          << "cap " << cap;
-    }
+    Sequence sequence({9, 3, 64}, type, 360, seed, format, Bias::kSome);
+    set(&sequence.shape);
+    const std::vector<double> expected = sequence.reference(37);
+    const std::vector<uint8_t> out = run_attention(pool, sequence, 37);
+    EXPECT_LT(relative_error(expected, [&](size_t i) { return element(out, type, i); }),
+              type == KvType::kBf16 ? 4e-3 : 5e-4);
+  }
+}
+
+TEST_P(AttentionLevels, SoftCapsEqualTheDefinition) {
+  for (const float cap : {0.3f, 2.0f, 50.0f}) {
+    SCOPED_TRACE(cap);
+    expect_the_definition(std::get<1>(GetParam()), static_cast<uint64_t>(10 * cap),
+                          [cap](AttentionShape* shape) { shape->soft_cap = cap; });
   }
 }
 
 TEST_P(AttentionLevels, SlidingWindowsEqualTheDefinition) {
-  const KvType type = std::get<1>(GetParam());
-  const PageFormats formats[] = {{std::nullopt},
-                                 {QuantizedLayout{uniform_runs(64, 8), uniform_runs(kPageTokens, 8)}, std::nullopt}};
-  ThreadPool pool(2);
-  for (const PageFormats& format : formats) {
-    for (const int64_t window : {1, 17, 63, 64, 65, 100, 300, 359, 360, 400}) {
-      Sequence sequence({9, 3, 64}, type, 360, static_cast<uint64_t>(window), format, Bias::kSome);
-      sequence.shape.window = window;
-      const std::vector<double> expected = sequence.reference(37);
-      const std::vector<uint8_t> out = run_attention(pool, sequence, 37);
-      EXPECT_LT(relative_error(expected, [&](size_t i) { return element(out, type, i); }),
-                type == KvType::kBf16 ? 4e-3 : 5e-4)
-          << "window " << window;
-    }
+  for (const int64_t window : {1, 17, 63, 64, 65, 100, 300, 359, 360, 400}) {
+    SCOPED_TRACE(window);
+    expect_the_definition(std::get<1>(GetParam()), static_cast<uint64_t>(window),
+                          [window](AttentionShape* shape) { shape->window = window; });
   }
 }
 

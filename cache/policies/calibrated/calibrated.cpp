@@ -66,7 +66,7 @@ class CalibratedStore final : public PageStore {
                });
   }
 
-  // Returns the masks of the wide tokens of new page i: those of most importance.
+  // Returns the masks of the wide tokens of new page i, the most important ones.
   std::vector<uint64_t> wide_masks(int64_t layer, int64_t i) const {
     const int64_t heads = shape().n_kv_heads, wide = widths_->layers[0].wide_tokens;
     std::vector<uint64_t> masks(static_cast<size_t>(heads));
@@ -133,7 +133,7 @@ std::unique_ptr<KvCachePolicy> make_calibrated_policy(const PolicyContext& conte
   const int64_t window = read.integer("window", kPageTokens, 0, 65536, "most recent tokens, exact");
   const bool tiers =
       read.integer("tiers", bits < kTwoTiers ? 2 : 1, 1, 2,
-                   "2: a quarter of the tokens, those of most importance, in wider codes; absent: 2 below 3 bits") == 2;
+                   "2: the most important quarter of the tokens has wider codes; absent: 2 below 3 bits") == 2;
   const Boundaries boundaries{window, read_prompt_stride(&read, kPromptStride), 0};
   read.done();
   const auto sensitivity = context.load_sensitivity == nullptr ? nullptr : context.load_sensitivity();
