@@ -19,6 +19,20 @@ uint64_t random_seed() {
   return ((uint64_t{device()} << 32) | device()) >> 11;
 }
 
+// Describes the KV cache: its bytes, those of a token, and what fits.
+std::string cache_text(const EngineParts& parts, int64_t bytes) {
+  const ModelConfig& config = parts.model->config();
+  const int64_t token_bytes = parts.model->ranks() * parts.cache_shape.bytes_per_token();
+  std::string text = mebibytes(bytes);
+  if (token_bytes > 0) {
+    text += ", " + std::to_string(token_bytes) + " bytes a token, " + std::to_string(bytes / token_bytes) +
+            " tokens uncompressed";
+  }
+  if (config.n_window_layers() == 0) return text;
+  return text + ", and for each sequence a window of " + std::to_string(config.sliding_window) + " tokens in " +
+         std::to_string(config.n_window_layers()) + " of " + std::to_string(config.n_layers) + " layers";
+}
+
 // Returns the object kept under `key`. If there is none, calls make() and keeps its result.
 template <typename T, typename Make>
 std::shared_ptr<const T> kept(std::map<std::string, std::shared_ptr<const T>>* objects, const std::string& key,
@@ -205,24 +219,44 @@ std::vector<MemoryPlan> Admission::plan(const GenerationRequest& request) const 
   return plans;
 }
 
-std::shared_ptr<const KvCachePolicy> Admission::preset_policy(std::string_view preset) const {
+std::shared_ptr<const KvCachePolicy> Admission::policy_or_null(std::string_view name) const {
   try {
-    return policy_for(std::string(preset), nullptr);
+    return policy_for(std::string(name), nullptr);
   } catch (const RequestError&) {
     return nullptr;  // requests get the reason
   }
 }
 
-void Admission::log_stand_ins() const {
-  std::map<std::string, std::string> presets;  // by what stands in
-  for (const PolicyPreset& preset : policy_presets()) {
-    if (!allows(parts_.options.allowed_policies, preset.name)) continue;
-    const auto policy = preset_policy(preset.name);
-    if (policy == nullptr || policy->stand_in().empty()) continue;
-    std::string& names = presets[policy->stand_in()];
-    names += (names.empty() ? "" : ", ") + std::string(preset.name);
+void Admission::log_served() const {
+  std::string rejected;  // policies that this model cannot use, and those that requests may not name
+  std::map<std::string, std::string> stand_ins;  // names of presets by what stands in
+  const auto add = [](std::string* list, std::string_view name) {
+    *list += (list->empty() ? "" : ", ") + std::string(name);
+  };
+  for (const PolicyRow& row : policy_registry()) {
+    if (!allows(parts_.options.allowed_policies, row.name) || policy_or_null(row.name) == nullptr) {
+      add(&rejected, row.name);
+    }
   }
-  for (const auto& [used, names] : presets) log_info("presets " + names + " use " + used);
+  for (const PolicyPreset& preset : policy_presets()) {
+    const auto policy = allows(parts_.options.allowed_policies, preset.name) ? policy_or_null(preset.name) : nullptr;
+    if (policy == nullptr) {
+      add(&rejected, preset.name);
+    } else if (!policy->stand_in().empty()) {
+      add(&stand_ins[policy->stand_in()], preset.name);
+    }
+  }
+  const nlohmann::ordered_json& of = parts_.description;
+  const auto text = [&](const char* key) { return of.at(key).get<std::string>(); };
+  std::string line = text("model") + ": " + text("architecture") + " (" + text("format") + "), " +
+                     mebibytes(parts_.model->weight_bytes()) + " of weights (" + text("weights") +
+                     "); KV cache: " + cache_text(parts_, memory_.kv_cache_bytes) +
+                     "; policies: " + (rejected.empty() ? "all" : "all but " + rejected) + "; " +
+                     std::to_string(of.at("threads").get<int64_t>()) + " threads, " + text("cpu_level");
+  if (parts_.options.model.backend != Backend::kNative) line += ", backend " + text("backend");
+  if (const int64_t ranks = parts_.model->ranks(); ranks > 1) line += ", " + std::to_string(ranks) + " ranks";
+  log_info(line);
+  for (const auto& [used, names] : stand_ins) log_info("presets " + names + " use " + used);
 }
 
 void Admission::list_choices(nlohmann::ordered_json* out) const {
@@ -235,7 +269,7 @@ void Admission::list_choices(nlohmann::ordered_json* out) const {
   for (const PolicyPreset& preset : policy_presets()) {
     if (!allows(options.allowed_policies, preset.name)) continue;
     Json& listed = presets.emplace_back(Json{{"name", preset.name}, {"summary", preset.summary}});
-    const auto policy = preset_policy(preset.name);
+    const auto policy = policy_or_null(preset.name);
     if (policy == nullptr) continue;
     listed["kv_cache"] = policy->spec();
     if (!policy->stand_in().empty()) listed["stand_in"] = policy->stand_in();

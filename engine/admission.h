@@ -37,15 +37,15 @@ class Admission {
   // Checks a request as admit() does. Throws RequestError.
   void check(const GenerationRequest& request) const { objects_of(request); }
   std::vector<MemoryPlan> plan(const GenerationRequest& request) const;  // Engine::plan()
-  // Logs which presets use something in place of what this model lacks.
-  void log_stand_ins() const;
+  // Logs in one line what is served, and which presets use something in place of what this model lacks.
+  void log_served() const;
   nlohmann::ordered_json describe() const;  // Engine::describe()
   // Ends every compilation of a grammar. From now on requests with a grammar are refused.
   void stop() { grammars_.stop(); }
 
  private:
-  // Returns null if requests cannot use the preset.
-  std::shared_ptr<const KvCachePolicy> preset_policy(std::string_view preset) const;
+  // Returns the policy or preset of this name, or null if this model lacks something that it needs.
+  std::shared_ptr<const KvCachePolicy> policy_or_null(std::string_view name) const;
   // Lists the policies, presets and speculation methods that requests may name on this server.
   void list_choices(nlohmann::ordered_json* out) const;
   // Each of these may throw RequestError.

@@ -26,8 +26,6 @@ std::unique_ptr<ChatTemplate> open_chat_template(const std::string& file, const 
   return file.empty() ? make_chat_template(files) : read_chat_template(file, std::move(files));
 }
 
-std::string mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
-
 // Loads the model of --draft-model.
 void load_draft_model(const Weights& target, EngineParts* parts) {
   const std::filesystem::path& path = parts->options.draft_model;
@@ -58,18 +56,6 @@ std::shared_ptr<const Sensitivity> sensitivity_or_null(const Weights& weights, M
                 "): requests cannot choose the policy \"" + std::string(kCalibratedPolicy) + '"');
     return nullptr;
   }
-}
-
-// Describes what fits into the memory for KV caches.
-std::string tokens_held(const EngineParts& parts) {
-  const ModelConfig& config = parts.model->config();
-  const int64_t token_bytes = parts.model->ranks() * parts.cache_shape.bytes_per_token();
-  std::string text;
-  if (token_bytes > 0) text = std::to_string(parts.options.kv_cache_bytes / token_bytes) + " tokens uncompressed";
-  if (config.n_window_layers() == 0) return text;
-  return (text.empty() ? "" : text + ", and ") + "for each sequence a window of " +
-         std::to_string(config.sliding_window) + " tokens in " + std::to_string(config.n_window_layers()) + " of " +
-         std::to_string(config.n_layers) + " layers";
 }
 
 }  // namespace
@@ -122,11 +108,6 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
                        {"draft_model", parts.draft_model != nullptr ? parts.draft_model->config().name : ""},
                        {"draft_weights", name(options.draft_weights)},
                        {"chat_template", parts.chat_template != nullptr}};
-  log_info(config.name + " (" + weights->format() + "): " + mebibytes(parts.model->weight_bytes()) + " of weights; " +
-           mebibytes(parts.options.kv_cache_bytes) + " for the KV cache, " + tokens_held(parts) + "; " +
-           std::to_string(model.threads) + " threads, " + std::string(kernels::name(kernels::cpu_level())) +
-           (model.backend == Backend::kNative ? "" : ", backend " + std::string(name(model.backend))) +
-           (model.tensor_parallel == 1 ? "" : ", " + std::to_string(model.tensor_parallel) + " ranks"));
   // The engine closes it before this function returns.
   parts.calibration = std::make_shared<Calibration>([&report, &weights = *weights, &served = *parts.model,
                                                      &tokenizer = *parts.tokenizer, &threads = *parts.threads, model] {

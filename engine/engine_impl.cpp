@@ -117,7 +117,7 @@ EngineImpl::EngineImpl(EngineParts parts)
     if (parts_.options.calibrates && wants_calibration(parts_.options.allowed_policies)) parts_.calibration->get();
     parts_.calibration->close();
   }
-  admission_.log_stand_ins();
+  admission_.log_served();
   thread_ = std::thread([this] { run(); });
 }
 

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 #include <string_view>
 
 namespace smartkv {
@@ -46,6 +47,9 @@ struct LogField {
 void log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {}) noexcept;
 // Writes the parts as one message, which is cut after 1,000 bytes.
 void log(LogLevel level, std::initializer_list<std::string_view> parts) noexcept;
+
+// How lines name a size.
+inline std::string mebibytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 inline void log_info(std::string_view message) noexcept { log(LogLevel::kInfo, message); }
 inline void log_warning(std::string_view message) noexcept { log(LogLevel::kWarning, message); }

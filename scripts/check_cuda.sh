@@ -2,13 +2,14 @@
 # Compiles the CUDA sources of kernels/ and of policies with nvcc, without a GPU. Prints the registers and shared memory
 # of each kernel:
 #   scripts/check_cuda.sh [--no-install | --which]
+# for sm_80, sm_90a and sm_100, or those in $CUDA_ARCHITECTURES.
 # Exits with 1 if registers spill. nvcc is $NVCC, an installed one, or one from PyPI in .cache/nvcc (270 MB).
 # --no-install: exit with 77 if there is no nvcc. --which: only print the path of nvcc.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup.sh
 
-ARCHITECTURES=(sm_80 sm_90a sm_100)
+read -ra ARCHITECTURES <<<"${CUDA_ARCHITECTURES:-sm_80 sm_90a sm_100}"
 PACKAGES=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88
           nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85)
 

@@ -7,6 +7,7 @@
 
 #include "engine/sampling/logit_metrics.h"
 #include "engine/sampling/row_scan.h"
+#include "lab/evaluation/statistics.h"
 
 namespace smartkv {
 namespace {
@@ -181,6 +182,10 @@ class Divergence {
       top5 += token.top5 / n;
       kls.push_back(token.kl);
     }
+    std::vector<double> window_kls;  // means over the tokens of a window
+    for (auto of_window = kls.begin(); of_window != kls.end(); of_window += options_.context - options_.from) {
+      window_kls.push_back(mean({of_window, static_cast<size_t>(options_.context - options_.from)}));
+    }
     const double kl_error = block_error(kl, [&](size_t token) { return kls[token]; });
     const double change_error = block_error(loss - reference_loss, [&](size_t token) {
       return candidate.scores[token].loss - candidates_[0].scores[token].loss;
@@ -205,6 +210,8 @@ class Divergence {
                                   {"change_error", 100 * change * change_error},
                                   {"kl_mean", kl},
                                   {"kl_error", kl_error},
+                                  {"kl_windows", window_kls},
+                                  {"kl_worst_window", *std::ranges::max_element(window_kls)},
                                   {"kl_p99", kls[kls.size() * 99 / 100]},
                                   {"kl_max", kls.back()},
                                   {"same_top_percent", 100 * same_top},
@@ -259,6 +266,7 @@ EvaluationReport measure_divergence(const EvaluationModel& model, std::span<cons
                     {"change_error", "+-", "%.3f"}};
   if (options.divergence) {
     const std::vector<ReportColumn> columns = {{"kl_mean", "KL mean", "%.5f"},
+                                               {"kl_worst_window", "worst window", "%.5f"},
                                                {"kl_p99", "KL p99", "%.4f"},
                                                {"kl_max", "KL max", "%.3f"},
                                                {"same_top_percent", "same top %", "%.2f"},
