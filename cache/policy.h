@@ -96,6 +96,8 @@ struct PolicyContext {
   std::function<std::shared_ptr<const Sensitivity>()> load_sensitivity = {};
   SlidingWindow window = {};
   float soft_cap = 0;  // kernels::AttentionShape::soft_cap
+  // Returns kernels::AttentionShape::sinks of a layer. Null in a context without a model.
+  std::function<const float*(int64_t layer)> sinks = {};
   // The KV heads of the model that this tensor-parallel rank holds; null if it holds all. `shape` counts only these.
   std::shared_ptr<ModelHeads> heads = {};
 

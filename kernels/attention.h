@@ -103,6 +103,9 @@ struct AttentionShape {
   // Scores, the products of query and key after `scale`, become soft_cap tanh(score / soft_cap) before biases are added
   // (Gemma 2, Gemma Team 2024); 0 for none.
   float soft_cap = 0;
+  // Score of a further entry of each query head, which all queries see and whose value is zero (attention sinks of
+  // gpt-oss, Agarwal et al. 2025): f32 [n_heads], in natural log units. Null if there is none.
+  const float* sinks = nullptr;
 };
 
 // Returns the bytes of a segment's K and V over all its KV heads, without channel_order and bias.

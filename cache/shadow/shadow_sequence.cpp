@@ -38,7 +38,8 @@ void ShadowSequence::observe(int64_t layer, const Probe& probe) {
                                         .head_dim = shape_.head_dim,
                                         .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)),
                                         .type = shape_.type,
-                                        .soft_cap = context_.soft_cap};
+                                        .soft_cap = context_.soft_cap,
+                                        .sinks = context_.sinks ? context_.sinks(layer) : nullptr};
     kernels::KvBackend& backend = *context_.pool->backend();
     const std::vector<float> output = query_output(backend, shape, *compressed_, layer, probe),
                              full_output = query_output(backend, shape, *full_, layer, probe),

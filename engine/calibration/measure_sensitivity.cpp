@@ -163,6 +163,12 @@ void drop_small_means(std::vector<double>* variances, std::vector<float>* mean) 
   }
 }
 
+// How the products of a KV head's queries and keys become scores: kernels::AttentionShape. sinks: of its query heads.
+struct Scores {
+  float scale = 0, soft_cap = 0;
+  const float* sinks = nullptr;
+};
+
 // Measures one KV head of a layer.
 class HeadMeasure {
  public:
@@ -188,9 +194,9 @@ class HeadMeasure {
     find_offsets();
   }
 
-  // Sets the sensitivities of this head. scale: that of the scores.
-  void find(ThreadPool& threads, const std::vector<double>& projection, int64_t head, float scale, double residual,
-            SideSensitivity* k, SideSensitivity* v, ImportanceMap* importance) const {
+  // Sets the sensitivities of this head.
+  void find(ThreadPool& threads, const std::vector<double>& projection, int64_t head, const Scores& scores,
+            double residual, SideSensitivity* k, SideSensitivity* v, ImportanceMap* importance) const {
     Product keys(threads, n_, dim_, [&](int64_t t, int64_t d) { return k_[static_cast<size_t>(t * dim_ + d)]; });
     Product values(threads, dim_, n_, [&](int64_t d, int64_t t) { return v_[static_cast<size_t>(t * dim_ + d)]; });
     std::vector<float> squares(static_cast<size_t>(n_));  // |v_j|^2
@@ -220,7 +226,7 @@ class HeadMeasure {
         std::vector<float>& far_p = far[static_cast<size_t>(a)];
         keys.multiply(q_block + a * dim_, q_stride_, rows, p.data());
         threads.parallel_for(rows, [&](int64_t r) {
-          softmax(first + r, scale, p.data() + r * n_, p2.data() + r * n_, far_p.data() + r * n_);
+          softmax(first + r, scores, a, p.data() + r * n_, p2.data() + r * n_, far_p.data() + r * n_);
         });
         values.multiply(p.data(), n_, rows, o.data());
         values.multiply(p2.data(), n_, rows, o2.data());
@@ -334,11 +340,16 @@ class HeadMeasure {
   // Returns the end of the tokens that query i finds in pages. The first page is not one of these.
   static int64_t far_end(int64_t i) { return (i / kPageTokens - 1) * kPageTokens; }
 
-  // Turns the scores of query i into probabilities. squares: their squares, and far: themselves, for tokens in pages.
-  void softmax(int64_t i, float scale, float* p, float* squares, float* far) const {
+  // Turns the products of query i, of query head a, and the keys into probabilities. squares: their squares, and far:
+  // themselves, for tokens in pages.
+  void softmax(int64_t i, const Scores& scores, int64_t a, float* p, float* squares, float* far) const {
+    for (int64_t j = 0; j <= i; ++j) {
+      p[j] *= scores.scale;
+      if (scores.soft_cap > 0) p[j] = scores.soft_cap * std::tanh(p[j] / scores.soft_cap);
+    }
     const float top = *std::max_element(p, p + i + 1);
-    float sum = 0;
-    for (int64_t j = 0; j <= i; ++j) sum += p[j] = std::exp(scale * (p[j] - top));
+    float sum = scores.sinks == nullptr ? 0 : std::exp(scores.sinks[a] - top);
+    for (int64_t j = 0; j <= i; ++j) sum += p[j] = std::exp(p[j] - top);
     for (int64_t j = 0; j <= i; ++j) p[j] /= sum;
     std::fill(p + i + 1, p + n_, 0.0f);
     const int64_t end = far_end(i);
@@ -591,14 +602,17 @@ Sensitivity measure_sensitivity(Model& model, const Weights& weights, const Cach
   for (int64_t t = 0; t < tokens; ++t) {
     model.rope_angles(t, angles.data() + t * dim, angles.data() + t * dim + dim / 2);
   }
-  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim)),
+              soft_cap = static_cast<float>(model.config().attention_soft_cap);
   for (int64_t layer = 0; layer < shape.n_layers; ++layer) {
     const int64_t of_model = order[static_cast<size_t>(layer)];
     const std::vector<double> projection = projection_products(served, of_model, kv, group, dim);
     for (int64_t head = 0; head < kv; ++head) {
       const auto i = static_cast<size_t>(layer * kv + head);
+      const float* const sinks = model.attention_sinks(layer);
+      const Scores scores{scale, soft_cap, sinks == nullptr ? nullptr : sinks + head * group};
       HeadMeasure(angles, shape, layer, head, group, rows)
-          .find(threads, projection, head, scale, residual[static_cast<size_t>(of_model)], &found.k[i], &found.v[i],
+          .find(threads, projection, head, scores, residual[static_cast<size_t>(of_model)], &found.k[i], &found.v[i],
                 &found.importance[i]);
     }
   }

@@ -25,8 +25,13 @@ CacheAttention::CacheAttention(const Weights& weights, const ModelConfig& config
   shape_.soft_cap = static_cast<float>(config.attention_soft_cap);
   const std::vector<int64_t> order = config.cache_order();
   for (size_t i = 0; i < order.size(); ++i) cache_layers_[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  const int64_t heads[] = {config.n_heads};
+  for (int64_t i = 0; config.attention_sinks && i < config.n_layers; ++i) {
+    sinks_.push_back(weights.read("model.layers." + std::to_string(i) + ".self_attn.sinks", heads));
+  }
   try {
     kernels::AttentionShape widest = shape_;
+    widest.sinks = sinks_.empty() ? nullptr : sinks_[0].data();
     for (int64_t i = 0; i < config.n_layers; ++i) widest.window = std::max(widest.window, config.window(i));
     backend_->check(widest);
   } catch (const std::invalid_argument& error) {
@@ -45,6 +50,11 @@ CacheAttention::CacheAttention(const Weights& weights, const ModelConfig& config
     norms.k.set(of_k.data(), of_k.size() * sizeof(float));
     norm_bytes_ += static_cast<int64_t>((of_q.size() + of_k.size()) * sizeof(float));
   }
+}
+
+const float* CacheAttention::sinks(int64_t cache_layer) const {
+  const auto layer = std::ranges::find(cache_layers_, cache_layer) - cache_layers_.begin();
+  return sinks_.empty() ? nullptr : sinks_[static_cast<size_t>(layer)].data();
 }
 
 void CacheAttention::use_device_rows() {
@@ -152,6 +162,7 @@ void CacheAttention::attend(int64_t layer, float* qkv, void* attended) {
   write(layer, qkv);
   prefetch(layer + 1);
   shape_.window = config_.window(layer);
+  if (!sinks_.empty()) shape_.sinks = sinks_[static_cast<size_t>(layer)].data();
   const bool last = layer + 1 == config_.n_layers;
   const int64_t row_bytes = q_width() * (shape_.type == kernels::KvType::kBf16 ? 2 : 4);
   tasks_.clear();

@@ -55,6 +55,8 @@ class CacheAttention {
   int64_t qkv_width() const { return (config_.n_heads + 2 * config_.n_kv_heads) * config_.head_dim; }
   int64_t q_width() const { return config_.n_heads * config_.head_dim; }
   const Rope& rope() const { return rope_; }
+  // Returns AttentionShape::sinks of a layer, as caches number them.
+  const float* sinks(int64_t cache_layer) const;
   const std::shared_ptr<kernels::KvBackend>& backend() const { return backend_; }
   int64_t weight_bytes() const { return norm_bytes_; }
 
@@ -87,9 +89,10 @@ class CacheAttention {
   void show_probes(int64_t layer);
 
   const ModelConfig& config_;
-  std::vector<int64_t> cache_layers_;  // [n_layers]: the number that caches give the layer.
-  kernels::AttentionShape shape_;      // `window` is set for each layer in turn.
-  std::vector<HeadNorms> norms_;       // [n_layers]
+  std::vector<int64_t> cache_layers_;      // [n_layers]: the number that caches give the layer.
+  kernels::AttentionShape shape_;          // `window` is set for each layer in turn.
+  std::vector<std::vector<float>> sinks_;  // [n_layers][n_heads]; empty if the model has none
+  std::vector<HeadNorms> norms_;           // [n_layers]
   int64_t norm_bytes_ = 0;
   Rope rope_, window_rope_;  // of layers with full attention, and of those with a window
   bool two_ropes_;

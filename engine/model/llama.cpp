@@ -69,6 +69,7 @@ class Llama final : public Model {
   void rope_angles(int64_t position, float* cos, float* sin) const override {
     attention_.rope().angles(position, cos, sin);
   }
+  const float* attention_sinks(int64_t layer) const override { return attention_.sinks(layer); }
   int64_t weight_bytes() const override { return backend_->weight_bytes() + attention_.weight_bytes(); }
   bool batch_invariant() const override {
     return backend_->batch_invariant() && attention_.backend()->batch_invariant();

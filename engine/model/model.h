@@ -56,6 +56,8 @@ class Model {
   virtual bool samples_tokens() const { return false; }
   // Returns the rotary embedding's cosines and sines for a position: f32 [head_dim / 2] each.
   virtual void rope_angles(int64_t position, float* cos, float* sin) const = 0;
+  // Returns kernels::AttentionShape::sinks of a layer, as caches number them.
+  virtual const float* attention_sinks(int64_t /*layer*/) const { return nullptr; }
   virtual int64_t weight_bytes() const = 0;  // in memory, summed over all tensor-parallel ranks
   // Returns the backend that owns the pages of all caches passed to forward(). The pages of offloaded caches are owned
   // by its with_host_pages().

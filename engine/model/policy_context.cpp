@@ -32,6 +32,7 @@ PolicyContext policy_context(const Model& model, const CacheShape& shape, Thread
   context.load_sensitivity = std::move(sensitivity);
   context.heads = model.heads();
   context.soft_cap = static_cast<float>(model.config().attention_soft_cap);
+  context.sinks = [&model](int64_t layer) { return model.attention_sinks(layer); };
   context.window = sliding_window(model.config());
   return context;
 }

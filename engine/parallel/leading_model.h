@@ -30,6 +30,7 @@ class LeadingModel final : public Model {
   bool batch_invariant() const override { return part_->batch_invariant(); }
   bool samples_tokens() const override { return part_->samples_tokens(); }
   void rope_angles(int64_t position, float* cos, float* sin) const override { part_->rope_angles(position, cos, sin); }
+  const float* attention_sinks(int64_t layer) const override { return part_->attention_sinks(layer); }
   int64_t weight_bytes() const override { return weight_bytes_; }  // sum over all ranks
   const std::shared_ptr<kernels::KvBackend>& kv_backend() const override { return part_->kv_backend(); }
   // Throws CacheError for policies that do not support KV heads on different ranks.

@@ -30,6 +30,7 @@ class PartModel : public Model {
   bool batch_invariant() const override { return part_->batch_invariant(); }
   bool samples_tokens() const override { return part_->samples_tokens(); }
   void rope_angles(int64_t position, float* cos, float* sin) const override { part_->rope_angles(position, cos, sin); }
+  const float* attention_sinks(int64_t layer) const override { return part_->attention_sinks(layer); }
   int64_t weight_bytes() const override { return part_->weight_bytes(); }
   const std::shared_ptr<kernels::KvBackend>& kv_backend() const override { return part_->kv_backend(); }
   std::shared_ptr<ModelHeads> heads() const override { return heads_; }

@@ -55,6 +55,7 @@ AttentionInputs TorchLlama::attention_inputs(const torch::Tensor& x, int64_t ind
   AttentionInputs inputs;
   inputs.window = config_.window(index);
   inputs.soft_cap = config_.attention_soft_cap;
+  if (config_.attention_sinks) inputs.sinks = tensors_.at(layer + "self_attn.sinks");
   inputs.q = heads("self_attn.q_proj", "self_attn.q_norm", config_.n_heads);
   if (config_.attention_multiplier > 0) {  // undo the division by sqrt(head_dim) in attention
     inputs.q = inputs.q * (config_.attention_multiplier * std::sqrt(static_cast<double>(config_.head_dim)));
@@ -93,7 +94,11 @@ torch::Tensor causal_attention(const AttentionInputs& inputs) {
       torch::matmul(inputs.q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(inputs.q.size(3)));
   if (inputs.soft_cap > 0) scores = inputs.soft_cap * torch::tanh(scores / inputs.soft_cap);
   scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
-  return torch::matmul(torch::softmax(scores, -1), v);
+  if (inputs.sinks.defined()) {
+    const torch::Tensor sinks = inputs.sinks.view({1, -1, 1, 1}).expand({scores.size(0), -1, length, 1});
+    scores = torch::cat({scores, sinks}, -1);
+  }
+  return torch::matmul(torch::softmax(scores, -1).slice(-1, 0, length), v);
 }
 
 torch::Tensor TorchLlama::hidden(const torch::Tensor& tokens, const Attention& attention) const {

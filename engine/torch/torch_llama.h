@@ -19,6 +19,7 @@ struct AttentionInputs {
   torch::Tensor k_before_rope;
   int64_t window = 0;   // tokens that a query sees, its own included; 0 for all
   double soft_cap = 0;  // of the scores; 0 for none
+  torch::Tensor sinks;  // scores of a further entry without a value, [heads]; undefined for none
 };
 
 // Returns the fastest dtype for products on this CPU with at least the precision of bf16. It is bf16 with AVX-512 and

@@ -69,6 +69,7 @@ struct ModelConfig {
   double logits_divisor = 1.0;
   // Products of queries and keys, after their factor, and logits become cap tanh(x / cap). 0 for none.
   double attention_soft_cap = 0.0, logit_soft_cap = 0.0;
+  bool attention_sinks = false;  // every query head has a sink (kernels::AttentionShape::sinks)
   bool tie_word_embeddings = false;
   bool attention_bias = false;
   bool mlp_bias = false;

@@ -51,6 +51,7 @@ void check_required_tensors(const Weights& weights, const std::string& file) {
     linear(layer + "self_attn.v_proj", kv, c.hidden_size, c.attention_bias);
     linear(layer + "self_attn.o_proj", c.hidden_size, q, false);
     if (c.attention_bias) allow(layer + "self_attn.o_proj.bias", {c.hidden_size});
+    if (c.attention_sinks) require(layer + "self_attn.sinks", {c.n_heads});
     if (c.qk_norm != QkNorm::kNone) {
       const bool head = c.qk_norm == QkNorm::kHead;
       require(layer + "self_attn.q_norm.weight", {head ? c.head_dim : q});

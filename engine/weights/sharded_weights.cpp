@@ -20,7 +20,7 @@ ShardRange intermediate_range(int64_t size, const Shard& shard) {
 class ShardedWeights final : public ReshapedWeights {
  public:
   ShardedWeights(const Weights& weights, const Shard& shard)
-      : ReshapedWeights(weights, shard_config(weights.config(), shard)) {
+      : ReshapedWeights(weights, shard_config(weights.config(), shard)), head_dim_(weights.config().head_dim) {
     const ModelConfig& c = weights.config();
     const ShardRange kv = shard_range(c.n_kv_heads, shard);
     const int64_t group = c.n_heads / c.n_kv_heads;
@@ -74,6 +74,7 @@ class ShardedWeights final : public ReshapedWeights {
     const bool bias = name.ends_with(".bias");
     Cut cut;
     if (is(".q_proj.")) cut.rows = q_;
+    if (name.ends_with(".sinks")) cut.rows = {q_.first / head_dim_, q_.n / head_dim_};
     if (is(".k_proj.") || is(".v_proj.")) cut.rows = kv_;
     if (is(".o_proj.") && !bias) cut.columns = q_;
     if (is(".gate_proj.") || is(".up_proj.")) cut.rows = intermediate_;
@@ -81,6 +82,7 @@ class ShardedWeights final : public ReshapedWeights {
     return cut;
   }
 
+  int64_t head_dim_;
   ShardRange q_, kv_, intermediate_;  // Rows of the projections.
 };
 

@@ -27,6 +27,12 @@ inline void merge_row(float& m, float& l, float* o, float pm, float pl, const fl
   }
 }
 
+// Adds the sink of a query head, if it has one, to (m, l, o).
+inline void add_sink(const AttentionShape& shape, int64_t head, float& m, float& l, float* o, int64_t head_dim) {
+  alignas(64) static constexpr float kZeros[kMaxHeadDim] = {};
+  if (shape.sinks != nullptr) merge_row(m, l, o, shape.sinks[head] * kLog2e, 1.0f, kZeros, head_dim);
+}
+
 inline void write_row(const AttentionShape& shape, void* out, int64_t row, float l, const float* o) {
   const Vec16 scale = Vec16::set1(1.0f / l);
   for (int64_t d = 0; d < shape.head_dim; d += 16) {
@@ -39,8 +45,13 @@ inline void write_row(const AttentionShape& shape, void* out, int64_t row, float
   }
 }
 
+// Returns the query head of row r.
+inline int64_t head_of(const AttentionShape& shape, const AttentionScratch::Item& item, int64_t r) {
+  return first_head(shape, item) + r % item.n_heads;
+}
+
 inline int64_t out_row(const AttentionShape& shape, const AttentionScratch::Item& item, int64_t r) {
-  return (item.query + r / item.n_heads) * shape.n_heads + first_head(shape, item) + r % item.n_heads;
+  return (item.query + r / item.n_heads) * shape.n_heads + head_of(shape, item, r);
 }
 
 template <typename T>
@@ -112,6 +123,7 @@ void block_of(const AttentionShape& shape, std::span<const AttentionTask> tasks,
   }
   if (!covers_all) return;
   for (int64_t r = 0; r < rows; ++r) {
+    add_sink(shape, head_of(shape, item, r), merged_m[r], merged_l[r], merged_o + r * dim, dim);
     write_row(shape, task.out, out_row(shape, item, r), merged_l[r], merged_o + r * dim);
   }
 }
@@ -147,7 +159,11 @@ void mass_of(const AttentionShape& shape, const AttentionMassTask& task, const A
   for_each_page([&](int64_t, int64_t groups, const Visible&) { softmax(block, groups, 0); },
                 [](int64_t, const Visible&) {});
   float share[kMaxBlockRows];  // One over the sum of a row.
-  for (int64_t r = 0; r < rows; ++r) share[r] = 1.0f / Vec16::load(block.l + 16 * r).reduce_add();
+  for (int64_t r = 0; r < rows; ++r) {
+    float l = Vec16::load(block.l + 16 * r).reduce_add();
+    add_sink(shape, head_of(shape, item, r), block.m[r], l, nullptr, 0);
+    share[r] = 1.0f / l;
+  }
 
   const Vec16 scale = Vec16::set1(shape.scale * kLog2e);
   float* const results = task.mass + mass_offset(shape, task, item.query);
@@ -217,14 +233,16 @@ void promise_of(const AttentionShape& shape, const float* q, int64_t kv_head, st
     }
     for (int64_t r = 0; r < rows; ++r) {
       float* const of = scores + r * entries;
-      const Vec16 minus_m = Vec16::set1(Vec16::load(most + 16 * r).reduce_max()) * scale * Vec16::set1(-1.0f);
+      float m = Vec16::load(most + 16 * r).reduce_max() * shape.scale * kLog2e, l = 0.0f;
+      add_sink(shape, head_of(shape, item, r), m, l, nullptr, 0);
+      const Vec16 minus_m = Vec16::set1(-m);
       Vec16 sum = Vec16::zero();
       for (int64_t t = 0; t < entries; t += 16) {
         const Vec16 p = exp2(Vec16::fma(Vec16::load(of + t), scale, minus_m));
         sum = sum + p;
         p.store(of + t);
       }
-      const Vec16 share = Vec16::set1(1.0f / sum.reduce_add());
+      const Vec16 share = Vec16::set1(1.0f / (l + sum.reduce_add()));
       for (int64_t t = 0; t < entries; t += 16)
         Vec16::fma(Vec16::load(of + t), share, Vec16::load(promise + t)).store(promise + t);
     }
@@ -345,6 +363,7 @@ void merge(const AttentionShape& shape, std::span<const AttentionTask> tasks, co
       const float* from = partial + (s * rows + r) * partial_floats(dim);
       merge_row(m, l, o, from[0], from[1], from + 2, dim);
     }
+    add_sink(shape, head_of(shape, item, r), m, l, o, dim);
     write_row(shape, tasks[static_cast<size_t>(member.task)].out, out_row(shape, item, r), l, o);
   }
 }

@@ -164,6 +164,10 @@ void check_shape(const AttentionShape& shape) {
     throw std::invalid_argument("CUDA kernels: expected attention without a soft cap of its scores, found one of " +
                                 std::to_string(shape.soft_cap));
   }
+  if (shape.sinks != nullptr) {
+    throw std::invalid_argument("CUDA kernels: expected attention without sinks, found those of " +
+                                std::to_string(shape.n_heads) + " query heads");
+  }
   kernels::check(shape);
 }
 

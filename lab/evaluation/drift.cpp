@@ -52,7 +52,8 @@ EvaluationReport measure_drift(const EvaluationModel& model, std::span<const Pol
                               .scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim)),
                               .type = shape.type,
                               .soft_cap = static_cast<float>(model.model.config().attention_soft_cap)},
-                             {std::max<int64_t>(1, std::llround(1 / options.share))}};
+                             {std::max<int64_t>(1, std::llround(1 / options.share))},
+                             [&model](int64_t layer) { return model.model.attention_sinks(layer); }};
   std::vector<std::unique_ptr<KvCachePolicy>> made;
   for (const PolicySpec& spec : policies) made.push_back(model.make_policy(spec.for_context(options.context)));
   std::vector<PolicyDrift> drift(policies.size(), PolicyDrift(static_cast<size_t>(shape.n_layers)));

@@ -37,18 +37,20 @@ TokenRange ShadowCache::probes(int64_t n) const {
 
 void ShadowCache::observe(int64_t layer, const Probe& probe) {
   const bool sample = options_.sampling.contains(probe.position);
+  kernels::AttentionShape shape = options_.shape;
+  if (options_.sinks) shape.sinks = options_.sinks(layer);
   std::vector<float> full_output;
-  if (sample) full_output = query_output(backend_, options_.shape, *full_, layer, probe);
+  if (sample) full_output = query_output(backend_, shape, *full_, layer, probe);
   for (size_t i = 0; i < compressed_.size(); ++i) {
     SequenceCache& cache = *compressed_[i];
     const TokenRange wanted = cache.probes(pass_tokens_);
     const bool shown = probe.position >= wanted.first && probe.position < wanted.end;
     if (!sample && !shown) continue;
-    const std::vector<float> mass = query_mass(backend_, options_.shape, cache, layer, probe);
+    const std::vector<float> mass = query_mass(backend_, shape, cache, layer, probe);
     if (sample) {
-      const std::vector<float> output = query_output(backend_, options_.shape, cache, layer, probe);
-      (*drift_)[i][static_cast<size_t>(layer)].add(backend_, options_.shape, layer, probe.position,
-                                                   {cache, output, mass}, {*full_, full_output, probe.mass});
+      const std::vector<float> output = query_output(backend_, shape, cache, layer, probe);
+      (*drift_)[i][static_cast<size_t>(layer)].add(backend_, shape, layer, probe.position, {cache, output, mass},
+                                                   {*full_, full_output, probe.mass});
     }
     if (shown) cache.observe(layer, {probe.position, probe.q, mass});
   }

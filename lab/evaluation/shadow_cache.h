@@ -3,6 +3,7 @@
 // add up over layers.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace smartkv {
 struct ShadowOptions {
   kernels::AttentionShape shape;
   ShadowSampling sampling;
+  std::function<const float*(int64_t layer)> sinks = {};  // AttentionShape::sinks of a layer; may be null
 };
 
 // The full cache of a sequence with its compressed followers, which it owns.

@@ -37,6 +37,16 @@ TEST_P(AttentionMass, EqualsTheDefinition) {
   }
 }
 
+TEST_P(AttentionMass, SinksTakeTheirShare) {
+  const std::vector<float> sinks = {-90.0f, -3.0f, 0.0f, 0.7f, 2.0f, 5.0f, 9.0f, 20.0f, 95.0f};
+  Sequence sequence({9, 3, 64}, type(), 401, 6, mass_formats(64), Bias::kSome);
+  sequence.shape.sinks = sinks.data();
+  const std::vector<double> expected = sequence.mass_reference(19);
+  const std::vector<float> mass = run_mass(pool, sequence, 19);
+  ASSERT_EQ(mass.size(), expected.size());
+  EXPECT_LT(relative_error(expected, [&](size_t i) { return mass[i]; }), 3e-4);
+}
+
 TEST_P(AttentionMass, IsZeroBeforeAWindow) {
   for (const int64_t window : {1, 64, 90, 250, 400}) {
     Sequence sequence({9, 3, 64}, type(), 401, static_cast<uint64_t>(window), mass_formats(64), Bias::kSome);

@@ -153,6 +153,10 @@ struct Sequence {
       weights[t] = dot + static_cast<double>(bias[t * shape.n_kv_heads + kv]);
       maximum = std::max(maximum, weights[t]);
     }
+    if (shape.sinks != nullptr) {
+      maximum = std::max(maximum, static_cast<double>(shape.sinks[head]));
+      sum = std::exp(static_cast<double>(shape.sinks[head]) - maximum);
+    }
     for (int64_t t = first; t <= query; ++t) sum += weights[t] = std::exp(weights[t] - maximum);
     for (double& w : weights) w /= sum;
     return weights;

@@ -156,6 +156,18 @@ TEST_P(AttentionLevels, SoftCapsEqualTheDefinition) {
   }
 }
 
+// Of the sinks some are far below the scores, some among them, and some far above.
+TEST_P(AttentionLevels, SinksEqualTheDefinition) {
+  const std::vector<float> sinks = {-90.0f, -3.0f, 0.0f, 0.7f, 2.0f, 5.0f, 9.0f, 20.0f, 95.0f};
+  for (const int64_t window : {0, 70}) {
+    SCOPED_TRACE(window);
+    expect_the_definition(std::get<1>(GetParam()), static_cast<uint64_t>(3 + window), [&](AttentionShape* shape) {
+      shape->sinks = sinks.data();
+      shape->window = window;
+    });
+  }
+}
+
 TEST_P(AttentionLevels, SlidingWindowsEqualTheDefinition) {
   for (const int64_t window : {1, 17, 63, 64, 65, 100, 300, 359, 360, 400}) {
     SCOPED_TRACE(window);

@@ -43,6 +43,7 @@ class TinyWeights final : public Weights {
         add(layer + "self_attn.q_norm.weight", {c.qk_norm == QkNorm::kHead ? c.head_dim : q}, 0.2f, 1.0f);
         add(layer + "self_attn.k_norm.weight", {c.qk_norm == QkNorm::kHead ? c.head_dim : kv}, 0.2f, 1.0f);
       }
+      if (c.attention_sinks) add(layer + "self_attn.sinks", {c.n_heads}, 1.0f);
       add_linear(layer + "self_attn.q_proj", q, c.hidden_size, c.attention_bias);
       add_linear(layer + "self_attn.k_proj", kv, c.hidden_size, c.attention_bias);
       add_linear(layer + "self_attn.v_proj", kv, c.hidden_size, c.attention_bias);

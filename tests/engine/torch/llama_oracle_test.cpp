@@ -31,6 +31,11 @@ ModelConfig variant(const std::string& name) {
     if (name == "gemma2") config.attention_soft_cap = 2.0, config.logit_soft_cap = 4.0;
     if (name == "gemma3") config.qk_norm = QkNorm::kHead, config.window_rope_theta = 300.0;
   }
+  if (name == "sinks") {
+    config.attention_sinks = true;
+    config.sliding_window = 40;
+    config.window_layers = {true, false, true};
+  }
   if (name == "smollm3") config.rope_layers = {true, false, true};
   if (name == "partial") config.rope.rotary_dim = 24;
   if (name == "granite") {
@@ -77,8 +82,8 @@ TEST_P(LlamaVariants, Bf16IsNearerThanLibTorchInBf16) {
 
 INSTANTIATE_TEST_SUITE_P(Variants, LlamaVariants,
                          testing::Values("gqa", "mha", "head128", "untied", "biases", "llama3", "yarn", "linear",
-                                         "dynamic", "qwen3", "olmo2", "smollm3", "partial", "granite", "gemma2",
-                                         "gemma3"));
+                                         "dynamic", "qwen3", "olmo2", "smollm3", "sinks", "partial", "granite",
+                                         "gemma2", "gemma3"));
 
 }  // namespace
 }  // namespace smartkv
