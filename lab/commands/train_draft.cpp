@@ -55,7 +55,7 @@ Examples:
 std::function<int()> setup_train_draft(CLI::App& app) {
   auto command = std::make_shared<TrainingCommand>(app);
   TrainingCommand& c = *command;
-  c.text("--model", "GGUF file or Hugging Face folder of the model to draft for")->required();
+  c.text("--model", "GGUF file, Hugging Face folder or name (ORG/NAME) of the model to draft for")->required();
   c.text("--prompts", "File with prompts for the model to answer, one per line");
   c.text("--held-out", "File with prompts to measure on; default: the last tenth of --prompts");
   c.text("--text", "Text to train on, in addition to the answers");

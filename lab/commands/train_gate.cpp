@@ -60,7 +60,7 @@ Example:
 std::function<int()> setup_train_gate(CLI::App& app) {
   auto command = std::make_shared<TrainingCommand>(app);
   TrainingCommand& c = *command;
-  c.text("--model", "GGUF file or Hugging Face folder")->required();
+  c.text("--model", "GGUF file, Hugging Face folder or name (ORG/NAME)")->required();
   c.text("--text", "Text to train on")->required();
   c.text("--valid", "Text to measure on; default: the last windows of --text");
   c.text("--out", "The safetensors file to write")->required();

@@ -14,6 +14,7 @@
 #include "lab/evaluation/evaluation.h"
 #include "server/commands/command.h"
 #include "server/commands/enum_flag.h"
+#include "server/commands/hub_models.h"
 #include "server/commands/number_flag.h"
 #include "server/commands/options.h"
 
@@ -46,12 +47,13 @@ std::vector<TokenId> tokens_of(const TrainProbeArguments& arguments, const Token
 
 int train_probe(const TrainProbeArguments& arguments) {
   ThreadPool threads(arguments.model.threads > 0 ? arguments.model.threads : available_cores());
-  const std::unique_ptr<Weights> weights = Weights::open(arguments.model.path);
+  const std::filesystem::path path = find_model(arguments.model.path);
+  const std::unique_ptr<Weights> weights = Weights::open(path);
   if (const int64_t context = weights->config().context_length; arguments.tokens > context) {
     throw ConfigError("--tokens: expected at most the model's context of " + std::to_string(context) + ", found " +
                       std::to_string(arguments.tokens));
   }
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, arguments.model.path);
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(*weights, path);
   const std::vector<TokenId> tokens = tokens_of(arguments, *tokenizer);
   std::ofstream out(arguments.out, std::ios::binary);
   if (!out) throw ConfigError("--out: " + arguments.out + ": cannot be opened for writing");
@@ -101,7 +103,7 @@ Examples:
 
 std::function<int()> setup_train_probe(CLI::App& app) {
   auto arguments = std::make_shared<TrainProbeArguments>();
-  app.add_option("--model", arguments->model.path, "GGUF file or Hugging Face folder")->required();
+  app.add_option("--model", arguments->model.path, "GGUF file, Hugging Face folder or name (ORG/NAME)")->required();
   app.add_option("--out", arguments->out, "File for the importance, as JSON")->required();
   app.add_option("--text", arguments->text, "UTF-8 text file; default: the prompts of run-suite");
   add_number_flag(app, "--tokens", arguments->tokens, "Number of tokens to process", 256, 1 << 20);

@@ -8,6 +8,7 @@
 
 #include "lab/commands/training_loader.h"
 #include "server/commands/command.h"
+#include "server/commands/hub_models.h"
 
 namespace smartkv {
 
@@ -26,8 +27,10 @@ int TrainingCommand::run(const std::string& training,
                          const std::function<void(const nlohmann::json& event)>& show_progress,
                          const std::function<void(const nlohmann::ordered_json& report)>& print_table) const {
   const bool show = isatty(STDERR_FILENO) != 0;
+  nlohmann::json options = options_;
+  options["model"] = find_model(options.at("model").get<std::string>()).string();
   const nlohmann::ordered_json report =
-      run_training(training_module_path(), training, options_, show ? show_progress : nullptr);
+      run_training(training_module_path(), training, options, show ? show_progress : nullptr);
   if (show) std::fprintf(stderr, "\r%60s\r", "");
   if (json_) {
     std::cout << report.dump(2) << '\n';

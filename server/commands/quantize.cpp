@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "engine/weights/weights.h"
 #include "server/commands/command.h"
 #include "server/commands/enum_flag.h"
+#include "server/commands/hub_models.h"
 #include "server/commands/number_flag.h"
 
 namespace smartkv {
@@ -34,13 +36,14 @@ int quantize(const QuantizeArguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
   const bool int4 = arguments.weights == WeightFormat::kInt4;
   const auto type = int4 ? kernels::WeightType::kInt4 : kernels::WeightType::kInt8;
-  quantize_model(arguments.in, arguments.out, type, pool, arguments.force, [&](double done) {
+  const std::filesystem::path in = find_model(arguments.in);
+  quantize_model(in, arguments.out, type, pool, arguments.force, [&](double done) {
     if (terminal) std::cerr << "\r\033[K" << static_cast<int>(100 * done) << "%" << std::flush;
   });
   if (terminal) std::cerr << "\r\033[K";
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   std::cout << arguments.out << ": " << std::fixed << std::setprecision(2) << gibibytes(*Weights::open(arguments.out))
-            << " GiB of weights instead of " << gibibytes(*Weights::open(arguments.in)) << ", in "
+            << " GiB of weights instead of " << gibibytes(*Weights::open(in)) << ", in "
             << std::setprecision(1) << seconds.count() << " s\n";
   return kOk;
 }
@@ -59,7 +62,7 @@ Examples:
 
 std::function<int()> setup_quantize(CLI::App& app) {
   auto arguments = std::make_shared<QuantizeArguments>();
-  app.add_option("in", arguments->in, "GGUF file or Hugging Face folder")->required();
+  app.add_option("in", arguments->in, "GGUF file, Hugging Face folder or name (ORG/NAME)")->required();
   app.add_option("out", arguments->out, "File or folder to write")->required();
   add_enum_flag(app, "--weights", arguments->weights, "Storage of the weights",
                 {WeightFormat::kInt8, WeightFormat::kInt4})
