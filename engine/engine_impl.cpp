@@ -21,7 +21,8 @@ constexpr std::chrono::milliseconds kFileWait{10};
 // token.
 int64_t attention_tokens(const ModelConfig& config) {
   const int64_t q = config.n_heads * config.head_dim, kv = config.n_kv_heads * config.head_dim;
-  const int64_t layer = config.hidden_size * (2 * q + 2 * kv + 3 * config.intermediate_size);
+  // The last layer has experts if some layers do.
+  const int64_t layer = config.hidden_size * (2 * q + 2 * kv) + config.mlp_weights_per_token(config.n_layers - 1);
   return q == 0 ? INT64_MAX : std::max<int64_t>(1, layer / (2 * q));
 }
 

@@ -17,8 +17,8 @@ void add_options(const EngineOptions& options, StructureHash* hash) {
                                 prefix_cache_dir_bytes, max_sequences, max_queue, prefill_chunk, chat_template_file,
                                 kv_cache, speculative, draft_model, draft_weights, calibrates, allowed_policies,
                                 allowed_speculation] = options;
-  [[maybe_unused]] const auto& [path, dtype, stored_as, backend, device, cuda_graphs, tensor_parallel, threads,
-                                context_length, rope_scaling, int4_floats, gates, channel_worth] = model;
+  [[maybe_unused]] const auto& [path, dtype, stored_as, weights_lock, backend, device, cuda_graphs, tensor_parallel,
+                                threads, context_length, rope_scaling, int4_floats, gates, channel_worth] = model;
   const auto& [scaling, factor] = rope_scaling;
   hash->add(std::tie(dtype, stored_as, backend, device, cuda_graphs, tensor_parallel, context_length, scaling, factor,
                      int4_floats));

@@ -31,6 +31,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -77,7 +78,8 @@ enum class Minimums : uint8_t { kStored, kCentred, kCoded, kShared };
 class EncodedRows {
  public:
   virtual ~EncodedRows() = default;
-  virtual int64_t bytes() const = 0;  // Bytes of all rows.
+  virtual int64_t bytes() const = 0;                                   // Bytes of all rows.
+  virtual std::vector<std::span<const std::byte>> memory() const = 0;  // Where they lie.
   // Writes row `row` to out [K]. Thread-safe.
   virtual void expand(int64_t row, float* out) const = 0;
 };
@@ -95,6 +97,8 @@ struct PackedMatrix {
   // [N] or empty: the factor of each row of W.
   std::vector<float> row_factors = {};
   int64_t bytes() const { return encoded != nullptr ? encoded->bytes() : static_cast<int64_t>(data.size()); }
+  // Returns where the weights lie.
+  std::vector<std::span<const std::byte>> memory() const;
 };
 
 // Returns a matrix of zeros. Throws std::invalid_argument if K or the minimums do not fit the type.
@@ -177,5 +181,26 @@ struct LinearScratch {
 // small, or if N is not a multiple of 32 for a gate.
 void linear(ThreadPool& pool, const PackedMatrix& matrix, const LinearInput& input, const LinearOutput& output,
             LinearScratch& scratch);
+
+// One of several products, with rows [first_output, first_output + outputs) of a matrix as W.
+struct LinearGroup {
+  const PackedMatrix* matrix = nullptr;
+  int64_t first_output = 0;  // A multiple of 16, and of 32 for a gate.
+  int64_t outputs = 0;
+  LinearInput input;
+  LinearOutput output;
+};
+// Row `row` of the input of a group.
+struct LinearPlace {
+  int32_t group = 0, row = 0;
+};
+// Computes several products at once, as one list of tasks. There are two forms:
+//  - Without places, each group has its own input.
+//  - With places [inputs, the same number for each], all groups have the same input.x. Row i of it goes to its places,
+//    which together are all rows of all groups. It is quantized once if the formats of the groups allow.
+// The bits of a row of a result are those that linear() gives. Throws std::invalid_argument as linear() does. REQUIRES:
+// with places, all groups have the same in_features.
+void linear_groups(ThreadPool& pool, std::span<const LinearGroup> groups, std::span<const LinearPlace> places,
+                   int64_t inputs, LinearScratch& scratch);
 
 }  // namespace smartkv::kernels

@@ -155,14 +155,18 @@ std::unique_ptr<Model> load_llama(const Weights& weights, const ModelOptions& op
                                   std::shared_ptr<kernels::KvBackend> kv_backend) {
   const LlamaStorage storage = llama_storage(options, weights);  // checks the options
   if (kv_backend == nullptr) kv_backend = device_kv_backend(options.device, pool);
-  const bool graphs = options.on_gpu() && options.cuda_graphs != CudaGraphs::kOff;
+  const bool experts = weights.config().n_experts > 0;  // Which ones compute is decided on the host.
+  if (experts && options.cuda_graphs == CudaGraphs::kOn) {
+    throw ModelError("cuda_graphs: expected auto or off for a model with experts, found \"on\"");
+  }
+  const bool graphs = options.on_gpu() && options.cuda_graphs != CudaGraphs::kOff && !experts;
   const GraphLog log_line = [](LogLevel level, const std::string& line) { log(level, line); };
   const auto load = [&](const Weights& served, KvType type) {
     if (options.backend == Backend::kTorch) {
       return load_torch_backend(torch_backend_path(), served, product_type(options), options.device, pool.size(),
                                 progress, nullptr, graphs ? log_line : GraphLog());
     }
-    return load_native_backend(served, storage, type, pool, progress);
+    return load_native_backend(served, storage, type, pool, progress, options.weights_lock == WeightsLock::kOn);
   };
   return make_llama(weights, options, pool, load, std::move(kv_backend));
 }

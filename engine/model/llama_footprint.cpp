@@ -1,7 +1,10 @@
 #include "engine/model/llama_footprint.h"
 
+#include <algorithm>
+
 #include "engine/model/llama_weights.h"
 #include "engine/weights/padded_weights.h"
+#include "engine/weights/projections.h"
 #include "kernels/packed_size.h"
 
 namespace smartkv {
@@ -35,12 +38,20 @@ int64_t layer_float_bytes(const Weights& weights, const ModelConfig& c, int64_t 
 }
 
 int64_t layer_bytes(const Weights& weights, const ModelConfig& c, LlamaStorage storage, int64_t layer) {
-  const int64_t q = c.n_heads * c.head_dim, hidden = c.hidden_size, inter = c.intermediate_size;
+  const int64_t q = c.n_heads * c.head_dim, hidden = c.hidden_size;
   const std::string attention = layer_name(layer) + "self_attn.", mlp = layer_name(layer) + "mlp.";
-  int64_t matrices =
-      matrix_bytes(weights, storage, hidden, q, {attention + "o_proj.weight"}) +
-      matrix_bytes(weights, storage, 2 * inter, hidden, {mlp + "gate_proj.weight", mlp + "up_proj.weight"}) +
-      matrix_bytes(weights, storage, hidden, inter, {mlp + "down_proj.weight"});
+  int64_t matrices = matrix_bytes(weights, storage, hidden, q, {attention + "o_proj.weight"});
+  for (const auto& parts : {stack_gate_up(weights, storage, layer), stack_down(weights, storage, layer)}) {
+    for (const StackedMlps& part : parts) {
+      matrices += matrix_bytes(weights, storage, part.rows(), part.columns, part.tensors);
+    }
+  }
+  if (c.has_experts(layer)) {
+    const LlamaStorage router = llama_router_storage(storage);
+    matrices += matrix_bytes(weights, router, c.n_experts, hidden, {mlp + "gate.weight"});
+    if (c.shared_expert_size > 0)
+      matrices += matrix_bytes(weights, router, 1, hidden, {mlp + "shared_expert_gate.weight"});
+  }
   for (const Stacked& part : stack_qkv(weights, storage, attention)) {
     matrices += matrix_bytes(weights, storage, part.all_rows, hidden, part.tensors);
   }
@@ -54,11 +65,15 @@ int64_t element_bytes(const ModelConfig& c, const ModelOptions& options) {
 // The torch backend stores the matrices in the type of its products, except for the head, which is f32.
 int64_t torch_weight_bytes(const Weights& weights, const ModelConfig& c, const ModelOptions& options) {
   const int64_t element = element_bytes(c, options), hidden = c.hidden_size, embedding = c.vocab_size * hidden;
-  const int64_t of_layer = hidden * (2 * (c.n_heads + c.n_kv_heads) * c.head_dim + 3 * c.intermediate_size);
+  int64_t of_layers = c.n_layers * hidden * 2 * (c.n_heads + c.n_kv_heads) * c.head_dim;
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    for (const MlpTensors& mlp : mlps_of(c, layer)) of_layers += 3 * hidden * mlp.size;
+    if (c.has_experts(layer)) of_layers += hidden * (c.n_experts + (c.shared_expert_size > 0 ? 1 : 0));
+  }
   const auto outputs = static_cast<int64_t>(weights.output_tokens().size());
   int64_t head = c.tie_word_embeddings || outputs == 0 ? embedding : outputs * hidden;
   if (c.tie_word_embeddings && element == kFloat) head = 0;  // The embedding serves as head.
-  int64_t bytes = (c.n_layers * of_layer + embedding) * element + (head + hidden) * kFloat;
+  int64_t bytes = (of_layers + embedding) * element + (head + hidden) * kFloat;
   for (int64_t layer = 0; layer < c.n_layers; ++layer) bytes += layer_float_bytes(weights, c, layer);
   return bytes;
 }
@@ -86,7 +101,12 @@ int64_t llama_pass_bytes(const ModelConfig& config, const ModelOptions& options,
   const int64_t element = element_bytes(c, options);
   const int64_t q = c.n_heads * c.head_dim, kv = c.n_kv_heads * c.head_dim;
   const int64_t floats = 2 * c.hidden_size + q + 2 * kv + c.head_dim;  // residual, branch, projections, angles
-  return tokens * (floats * kFloat + (c.hidden_size + q + c.intermediate_size) * element);
+  // Each token goes to the gates and leaves the outputs of its experts. The torch backend takes one expert at a time.
+  const int64_t experts = c.n_experts > 0 && options.backend == Backend::kNative ? c.experts_per_token : 0;
+  const int64_t shared = c.shared_expert_size > 0 && experts > 0 ? 1 : 0;
+  const int64_t expert_floats = (experts + shared) * c.hidden_size + c.n_experts;
+  const int64_t gated = std::max(c.intermediate_size, experts * c.expert_size + c.shared_expert_size);
+  return tokens * ((floats + expert_floats) * kFloat + (c.hidden_size + q + gated) * element);
 }
 
 }  // namespace smartkv

@@ -1,11 +1,17 @@
 #include "engine/model/llama_weights.h"
 
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 
 #include "engine/log.h"
 #include "engine/weights/packed_integers.h"
+#include "engine/weights/projections.h"
 #include "engine/weights/quantized_rows.h"
 #include "kernels/linear_format.h"
 #include "kernels/task_errors.h"
@@ -48,6 +54,11 @@ class FileRows final : public kernels::EncodedRows {
   }
 
   int64_t bytes() const override { return bytes_; }
+  std::vector<std::span<const std::byte>> memory() const override {
+    std::vector<std::span<const std::byte>> parts;
+    for (const Part& part : parts_) parts.push_back(part.view.data);
+    return parts;
+  }
   void expand(int64_t row, float* out) const override {
     const Place& place = places_[static_cast<size_t>(row / kLanes)];
     const Part& part = parts_[place.part];
@@ -79,9 +90,11 @@ class Packer {
   Packer(const Weights& weights, ThreadPool& pool, const std::function<void(double)>& progress)
       : weights_(weights), pool_(pool), progress_(progress) {
     const ModelConfig& c = weights.config();
-    total_ = c.n_layers * (c.hidden_size * c.head_dim * 2 * (c.n_heads + c.n_kv_heads) +
-                           3 * c.hidden_size * c.intermediate_size) +
+    total_ = c.n_layers * c.hidden_size * c.head_dim * 2 * (c.n_heads + c.n_kv_heads) +
              c.vocab_size * c.hidden_size * (c.tie_word_embeddings ? 1 : 2);
+    for (int64_t i = 0; i < c.n_layers; ++i) {
+      for (const MlpTensors& mlp : mlps_of(c, i)) total_ += 3 * c.hidden_size * mlp.size;
+    }
   }
 
   // Logs how much precision was lost by fitting integers of the file to other ones, if any were.
@@ -223,13 +236,104 @@ std::vector<float> read_vector(const Weights& weights, const std::string& name, 
 
 void append(std::vector<float>& to, const std::vector<float>& from) { to.insert(to.end(), from.begin(), from.end()); }
 
+// See stack_gate_up() and stack_down().
+std::vector<StackedMlps> stack_mlps(const Weights& weights, LlamaStorage storage, int64_t layer, bool down) {
+  const ModelConfig& c = weights.config();
+  std::vector<StackedMlps> parts;
+  MatrixFormat last;
+  std::vector<int32_t> last_order;
+  const std::vector<MlpTensors> mlps = mlps_of(c, layer);
+  for (size_t i = 0; i < mlps.size(); ++i) {
+    const auto& [prefix, size] = mlps[i];
+    std::vector<std::string> names = {prefix + "down_proj.weight"};
+    if (!down) names = {prefix + "gate_proj.weight", prefix + "up_proj.weight"};
+    const MatrixFormat format = llama_format(weights, storage, names);
+    const std::vector<int32_t> order = order_of(weights.find(names.front()).value_or(TensorView{}));
+    const int64_t rows = down ? c.hidden_size : 2 * size, columns = down ? size : c.hidden_size;
+    const bool fits = !parts.empty() && format == last && order == last_order && rows == parts.back().rows_each &&
+                      columns == parts.back().columns;
+    if (!fits) parts.push_back({.first = i, .tensors = {}, .rows_each = rows, .columns = columns});
+    last = format;
+    last_order = order;
+    ++parts.back().n;
+    parts.back().tensors.insert(parts.back().tensors.end(), names.begin(), names.end());
+  }
+  return parts;
+}
+
+// Packs the MLPs of a layer.
+void pack_mlps(const Weights& weights, LlamaStorage storage, int64_t layer, Packer& packer, LlamaLayerWeights& w) {
+  const ModelConfig& c = weights.config();
+  const std::string mlp = "model.layers." + std::to_string(layer) + ".mlp.";
+  for (const MlpTensors& part : mlps_of(c, layer)) w.mlps.push_back({.size = part.size});
+  for (const StackedMlps& part : stack_gate_up(weights, storage, layer)) {
+    std::vector<Source> sources;
+    for (size_t i = 0; i < part.n; ++i) {
+      MlpPlace& place = w.mlps[part.first + i];
+      place.gate_up = w.gate_up.size();
+      place.gate_up_row = static_cast<int64_t>(i) * part.rows_apart();
+      sources.push_back({part.tensors[2 * i], place.size, place.gate_up_row / kLanes, 2});
+      sources.push_back({part.tensors[2 * i + 1], place.size, place.gate_up_row / kLanes + 1, 2});
+    }
+    w.gate_up.push_back(packer.pack(storage, part.rows(), part.columns, sources));
+  }
+  for (const StackedMlps& part : stack_down(weights, storage, layer)) {
+    std::vector<Source> sources;
+    for (size_t i = 0; i < part.n; ++i) {
+      MlpPlace& place = w.mlps[part.first + i];
+      place.down = w.down.size();
+      place.down_row = static_cast<int64_t>(i) * part.rows_apart();
+      sources.push_back({part.tensors[i], c.hidden_size, place.down_row / kLanes});
+    }
+    w.down.push_back(packer.pack(storage, part.rows(), part.columns, sources));
+  }
+  if (!c.has_experts(layer)) return;
+  const LlamaStorage router = llama_router_storage(storage);
+  w.router = packer.pack(router, c.n_experts, c.hidden_size, {{mlp + "gate.weight", c.n_experts, 0}});
+  if (c.shared_expert_size == 0) return;
+  w.shared_gate = packer.pack(router, 1, c.hidden_size, {{mlp + "shared_expert_gate.weight", 1, 0}});
+}
+
 }  // namespace
+
+std::vector<StackedMlps> stack_gate_up(const Weights& weights, LlamaStorage storage, int64_t layer) {
+  return stack_mlps(weights, storage, layer, false);
+}
+std::vector<StackedMlps> stack_down(const Weights& weights, LlamaStorage storage, int64_t layer) {
+  return stack_mlps(weights, storage, layer, true);
+}
+
+std::vector<const kernels::PackedMatrix*> matrices_of(const LlamaLayerWeights& layer) {
+  std::vector<const kernels::PackedMatrix*> matrices = {&layer.output, &layer.router, &layer.shared_gate};
+  for (const auto* list : {&layer.qkv, &layer.gate_up, &layer.down}) {
+    for (const kernels::PackedMatrix& matrix : *list) matrices.push_back(&matrix);
+  }
+  return matrices;
+}
+
+void LlamaWeights::lock() const {
+  std::vector<const kernels::PackedMatrix*> matrices = {&head, &embedding};
+  for (const LlamaLayerWeights& layer : layers) {
+    const std::vector<const kernels::PackedMatrix*> of_layer = matrices_of(layer);
+    matrices.insert(matrices.end(), of_layer.begin(), of_layer.end());
+  }
+  for (const kernels::PackedMatrix* matrix : matrices) {
+    for (const std::span<const std::byte> part : matrix->memory()) {
+      if (part.empty() || ::mlock(part.data(), part.size()) == 0) continue;
+      const int error = errno;
+      rlimit limit{};
+      ::getrlimit(RLIMIT_MEMLOCK, &limit);
+      throw ModelError("weights_lock: the " + std::to_string(bytes()) + " bytes of weights cannot be locked: " +
+                       std::strerror(error) + "; the limit of locked memory (RLIMIT_MEMLOCK, ulimit -l) is " +
+                       (limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur) + " bytes"));
+    }
+  }
+}
 
 int64_t LlamaWeights::bytes() const {
   int64_t bytes = head.bytes() + embedding.bytes() + static_cast<int64_t>(final_norm.size() * sizeof(float));
   for (const LlamaLayerWeights& layer : layers) {
-    for (const kernels::PackedMatrix& part : layer.qkv) bytes += part.bytes();
-    bytes += layer.output.bytes() + layer.gate_up.bytes() + layer.down.bytes();
+    for (const kernels::PackedMatrix* matrix : matrices_of(layer)) bytes += matrix->bytes();
     for (const auto* floats :
          {&layer.attention_norm, &layer.attention_output_norm, &layer.mlp_norm, &layer.mlp_output_norm, &layer.qkv_bias,
           &layer.output_bias, &layer.gate_up_bias, &layer.down_bias}) {
@@ -242,6 +346,11 @@ int64_t LlamaWeights::bytes() const {
 // The head decides the most likely token, so 4 bits cost more accuracy there than the memory is worth.
 LlamaStorage llama_head_storage(LlamaStorage storage) {
   if (storage.type == kernels::WeightType::kInt4) storage.type = kernels::WeightType::kInt8;
+  return storage;
+}
+
+LlamaStorage llama_router_storage(LlamaStorage storage) {
+  if (bits_of(storage.type) > 0) storage.type = kernels::WeightType::kBf16;
   return storage;
 }
 
@@ -328,10 +437,7 @@ LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool
       w.qkv.push_back(packer.pack(storage, part.all_rows, hidden, sources));
     }
     w.output = packer.pack(storage, hidden, q_rows, {{layer + "self_attn.o_proj.weight", hidden, 0}});
-    w.gate_up =
-        packer.pack(storage, 2 * inter, hidden,
-                    {{layer + "mlp.gate_proj.weight", inter, 0, 2}, {layer + "mlp.up_proj.weight", inter, 1, 2}});
-    w.down = packer.pack(storage, hidden, inter, {{layer + "mlp.down_proj.weight", hidden, 0}});
+    pack_mlps(weights, storage, i, packer, w);
     if (c.attention_bias) {
       append(w.qkv_bias, read_vector(weights, layer + "self_attn.q_proj.bias", q_rows));
       append(w.qkv_bias, read_vector(weights, layer + "self_attn.k_proj.bias", c.n_kv_heads * c.head_dim));

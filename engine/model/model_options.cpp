@@ -100,6 +100,8 @@ void check_model_options(const ModelOptions& options, const RunCheck& run) {
   expect(!native || options.dtype != DataType::kF16,
          "dtype: expected auto, bf16 or f32 with backend native, found \"f16\"; --backend torch supports it");
   check_weights(options, run);
+  expect(native || options.weights_lock == WeightsLock::kOff,
+         "weights_lock: expected off with backend torch, found \"on\"");
   if (ranks <= 1) return;
   expect(!native, "tensor_parallel: expected 1 with backend native, found " + std::to_string(ranks) +
                       "; --backend torch supports several ranks");

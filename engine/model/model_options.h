@@ -23,6 +23,7 @@ enum class DataType : uint8_t { kAuto, kBf16, kF16, kF32 };
 enum class WeightFormat : uint8_t { kAuto, kFile, kBf16, kF32, kInt8, kInt4 };
 enum class Backend : uint8_t { kNative, kTorch };
 enum class CudaGraphs : uint8_t { kAuto, kOn, kOff };
+enum class WeightsLock : uint8_t { kOff, kOn };
 enum class DraftCopy : uint8_t { kNone, kInt4 };
 
 // Return the names of an enum's values in options, messages and JSON, in the order of the values.
@@ -32,6 +33,7 @@ constexpr std::array<const char*, 6> enum_names(WeightFormat) {
 }
 constexpr std::array<const char*, 2> enum_names(Backend) { return {"native", "torch"}; }
 constexpr std::array<const char*, 3> enum_names(CudaGraphs) { return {"auto", "on", "off"}; }
+constexpr std::array<const char*, 2> enum_names(WeightsLock) { return {"off", "on"}; }
 constexpr std::array<const char*, 2> enum_names(DraftCopy) { return {"none", "int4"}; }
 constexpr std::array<const char*, 6> enum_names(RopeScaling) {
   return {"none", "linear", "dynamic", "llama3", "yarn", "longrope"};
@@ -77,8 +79,9 @@ struct ModelOptions {
   //    `smartkv quantize` made the file for. For files of other programs it is `file` if they are quantized, else bf16.
   // Backend torch takes auto, bf16 and f32 only (auto only, if dtype is f16), and expands all integers.
   WeightFormat weights = WeightFormat::kAuto;
-  Backend backend = Backend::kNative;  // of the matrix products: this project's kernels, or LibTorch
-  std::string device = "cpu";          // cpu, or cuda:N with backend torch; products, caches and attention are there
+  WeightsLock weights_lock = WeightsLock::kOff;  // on locks the packed weights in memory; needs backend native
+  Backend backend = Backend::kNative;            // of the matrix products: this project's kernels, or LibTorch
+  std::string device = "cpu";  // cpu, or cuda:N with backend torch; products, caches and attention are there
   // Captures the work of small passes between two attention calls in CUDA graphs, and replays them. auto is on for a
   // GPU, and off for tensor-parallel models, which have no graphs.
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;

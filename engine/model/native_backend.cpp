@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "engine/model/native_experts.h"
 #include "kernels/bf16.h"
 #include "kernels/elementwise.h"
 
@@ -24,8 +25,14 @@ void scale(float* x, int64_t n, double factor) {
 class NativeBackend final : public LlamaBackend {
  public:
   NativeBackend(const Weights& weights, LlamaStorage storage, KvType type, ThreadPool& pool,
-                const std::function<void(double)>& progress)
-      : config_(weights.config()), type_(type), weights_(pack_llama(weights, storage, pool, progress)), pool_(pool) {}
+                const std::function<void(double)>& progress, bool lock)
+      : config_(weights.config()),
+        type_(type),
+        weights_(pack_llama(weights, storage, pool, progress)),
+        pool_(pool),
+        experts_(config_, type, pool) {
+    if (lock) weights_.lock();
+  }
 
   void embed(std::span<const TokenId> tokens) override {
     constexpr int64_t kRows = 16;  // rows per task
@@ -75,11 +82,16 @@ class NativeBackend final : public LlamaBackend {
       watch_(layer, std::inner_product(x, x + config_.hidden_size, x, 0.0f));
     }
     norm_input(w.mlp_norm);
+    if (config_.has_experts(layer)) {
+      branch_.grow(bytes(config_.hidden_size, sizeof(float)));
+      experts_.run(w, normed_.data(), rows_, branch_.as<float>());
+      return add_branch(w.mlp_output_norm);
+    }
     run_linear(
-        w.gate_up, normed_.data(),
+        w.gate_up.front(), normed_.data(),
         {gated_.data(), config_.intermediate_size,
          config_.activation == Activation::kGelu ? Epilogue::kGeGlu : Epilogue::kSwiGlu, data_of(w.gate_up_bias)});
-    project_residual(w.down, gated_.data(), w.down_bias, w.mlp_output_norm);
+    project_residual(w.down.front(), gated_.data(), w.down_bias, w.mlp_output_norm);
   }
 
   void head(float* logits) override {
@@ -146,15 +158,20 @@ class NativeBackend final : public LlamaBackend {
   // x += multiplier * norm(input W^T). Norm and multiplier apply only if the model has them here.
   void project_residual(const kernels::PackedMatrix& matrix, const void* input, const std::vector<float>& bias,
                         const std::vector<float>& norm_weight) {
-    const bool normed = !norm_weight.empty();
-    if (!normed && config_.residual_multiplier == 1.0) {
-      run_linear(matrix, input, {x_.data(), config_.hidden_size, Epilogue::kAdd, data_of(bias)});
-      return;
-    }
     const int64_t n = config_.hidden_size;
-    const auto factor = static_cast<float>(config_.residual_multiplier);
+    if (norm_weight.empty() && config_.residual_multiplier == 1.0) {
+      return run_linear(matrix, input, {x_.data(), n, Epilogue::kAdd, data_of(bias)});
+    }
     branch_.grow(bytes(n, sizeof(float)));
     run_linear(matrix, input, {branch_.data(), n, Epilogue::kStore, data_of(bias)});
+    add_branch(norm_weight);
+  }
+
+  // x += multiplier * norm(branch). Norm and multiplier apply only if the model has them here.
+  void add_branch(const std::vector<float>& norm_weight) {
+    const bool normed = !norm_weight.empty();
+    const int64_t n = config_.hidden_size;
+    const auto factor = static_cast<float>(config_.residual_multiplier);
     pool_.parallel_for(rows_, [&](int64_t row) {
       float* y = branch_.as<float>() + row * n;
       float* x = x_.as<float>() + row * n;
@@ -167,6 +184,7 @@ class NativeBackend final : public LlamaBackend {
   KvType type_;
   LlamaWeights weights_;
   ThreadPool& pool_;
+  NativeExperts experts_;
   std::function<void(int64_t layer, float squares)> watch_;
 
   // State of the current pass. Buffers grow to the size of the largest pass and are never shrunk.
@@ -182,8 +200,9 @@ class NativeBackend final : public LlamaBackend {
 }  // namespace
 
 std::unique_ptr<LlamaBackend> load_native_backend(const Weights& weights, LlamaStorage storage, KvType type,
-                                                  ThreadPool& pool, const std::function<void(double)>& progress) {
-  return std::make_unique<NativeBackend>(weights, storage, type, pool, progress);
+                                                  ThreadPool& pool, const std::function<void(double)>& progress,
+                                                  bool lock) {
+  return std::make_unique<NativeBackend>(weights, storage, type, pool, progress, lock);
 }
 
 }  // namespace smartkv

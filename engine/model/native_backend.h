@@ -13,9 +13,10 @@
 namespace smartkv {
 
 // Packs the weights, which are not needed afterwards. type: type of the activations; f32 if `storage` is f32, else
-// bf16. `pool` must outlive the backend. progress: called with the packed fraction, 0 to 1; may be null. Throws
-// ModelError.
+// bf16. `pool` must outlive the backend. progress: called with the packed fraction, 0 to 1; may be null. lock: locks
+// the packed weights in memory. Throws ModelError.
 std::unique_ptr<LlamaBackend> load_native_backend(const Weights& weights, LlamaStorage storage, kernels::KvType type,
-                                                  ThreadPool& pool, const std::function<void(double)>& progress);
+                                                  ThreadPool& pool, const std::function<void(double)>& progress,
+                                                  bool lock = false);
 
 }  // namespace smartkv

@@ -43,8 +43,15 @@ bool is_head(const std::string& name) {
          name == "lm_head.weight";
 }
 
+// Routers and gates of experts, which stay as they are (llama_router_storage()).
+bool is_router(const std::string& name) {
+  const auto has = [&](std::string_view part) { return name.find(part) != std::string::npos; };
+  return has(".ffn_gate_inp") || has(".gate.weight") || has(".router.") || has(".shared_expert_gate.");
+}
+
+// Tensors of three dimensions hold a projection of all experts.
 Task plan(const TensorView& view, WeightType type) {
-  if (view.shape.size() != 2) return {view, view.type};
+  if (view.shape.size() < 2 || is_router(view.name)) return {view, view.type};
   const WeightType wanted = is_head(view.name) ? llama_head_storage({type}).type : type;
   const bool kept = keeps_integers(view, {wanted});
   if (kept && view.integers == nullptr) return {view, view.type};

@@ -27,8 +27,9 @@
 namespace smartkv {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RopeStretch, scaling, factor)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ModelOptions, path, dtype, weights, backend, device, cuda_graphs, tensor_parallel,
-                                   threads, context_length, rope_scaling, int4_floats, gates, channel_worth)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ModelOptions, path, dtype, weights, weights_lock, backend, device, cuda_graphs,
+                                   tensor_parallel, threads, context_length, rope_scaling, int4_floats, gates,
+                                   channel_worth)
 
 namespace {
 

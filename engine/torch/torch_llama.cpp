@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "engine/model/rope.h"
+#include "engine/weights/projections.h"
 #include "kernels/cpu_level.h"
 
 namespace smartkv {
@@ -101,6 +102,28 @@ torch::Tensor causal_attention(const AttentionInputs& inputs) {
   return torch::matmul(torch::softmax(scores, -1).slice(-1, 0, length), v);
 }
 
+torch::Tensor TorchLlama::mlp(const torch::Tensor& x, int64_t index) const {
+  const auto of = [&](const std::string& prefix) {
+    const torch::Tensor gate = linear(x, prefix + "gate_proj");
+    const torch::Tensor gated = config_.activation == Activation::kGelu ? torch::gelu(gate, "tanh") : torch::silu(gate);
+    return linear(gated * linear(x, prefix + "up_proj"), prefix + "down_proj");
+  };
+  const std::vector<MlpTensors> mlps = mlps_of(config_, index);
+  if (!config_.has_experts(index)) return of(mlps.front().prefix);
+  // Every expert computes every token. The weights of those that are not chosen are 0.
+  const std::string prefix = layer_name(index) + "mlp.";
+  const torch::Tensor probabilities = linear(x, prefix + "gate").softmax(-1);
+  const auto [values, chosen] = probabilities.topk(config_.experts_per_token, -1);
+  torch::Tensor weights = torch::zeros_like(probabilities).scatter(-1, chosen, values);
+  if (config_.normalized_experts) weights = weights / weights.sum(-1, true);
+  torch::Tensor sum = torch::zeros_like(x);
+  for (int64_t i = 0; i < config_.n_experts; ++i) {
+    sum = sum + weights.slice(-1, i, i + 1) * of(mlps[static_cast<size_t>(i)].prefix);
+  }
+  if (config_.shared_expert_size == 0) return sum;
+  return sum + linear(x, prefix + "shared_expert_gate").sigmoid() * of(mlps.back().prefix);
+}
+
 torch::Tensor TorchLlama::hidden(const torch::Tensor& tokens, const Attention& attention) const {
   const int64_t batch = tokens.size(0), length = tokens.size(1), half = config_.head_dim / 2;
   const auto angles_of = [&](const RopeConfig& config) {
@@ -117,9 +140,6 @@ torch::Tensor TorchLlama::hidden(const torch::Tensor& tokens, const Attention& a
   const auto normed = [&](const torch::Tensor& of, const std::string& layer, const std::string& name) {
     return name.empty() ? of : norm(of, layer + name);
   };
-  const auto gate = [&](const torch::Tensor& of) {
-    return config_.activation == Activation::kGelu ? torch::gelu(of, "tanh") : torch::silu(of);
-  };
   torch::Tensor x = torch::embedding(tensors_.at("model.embed_tokens.weight"), tokens) * config_.embedding_multiplier;
   for (int64_t i = 0; i < config_.n_layers; ++i) {
     const std::string layer = layer_name(i);
@@ -129,8 +149,7 @@ torch::Tensor TorchLlama::hidden(const torch::Tensor& tokens, const Attention& a
         mixed.transpose(1, 2).reshape({batch, length, config_.n_heads * config_.head_dim}), layer + "self_attn.o_proj");
     x = x + normed(attended, layer, norms.attention_output) * config_.residual_multiplier;
     const torch::Tensor h = normed(x, layer, norms.mlp_input);
-    const torch::Tensor gated = gate(linear(h, layer + "mlp.gate_proj")) * linear(h, layer + "mlp.up_proj");
-    x = x + normed(linear(gated, layer + "mlp.down_proj"), layer, norms.mlp_output) * config_.residual_multiplier;
+    x = x + normed(mlp(h, i), layer, norms.mlp_output) * config_.residual_multiplier;
   }
   return x;
 }

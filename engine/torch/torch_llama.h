@@ -52,6 +52,7 @@ class TorchLlama {
   AttentionInputs attention_inputs(const torch::Tensor& x, int64_t layer, const torch::Tensor& angles) const;
   torch::Tensor linear(const torch::Tensor& x, const std::string& name) const;
   torch::Tensor norm(const torch::Tensor& x, const std::string& name) const;
+  torch::Tensor mlp(const torch::Tensor& x, int64_t layer) const;
 
   ModelConfig config_;
   torch::Dtype dtype_;

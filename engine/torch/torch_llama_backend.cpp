@@ -8,6 +8,7 @@
 #include "engine/torch/plain_errors.h"
 #include "engine/torch/torch_llama.h"
 #include "engine/torch/torch_rank_group.h"
+#include "engine/weights/projections.h"
 
 namespace smartkv {
 namespace {
@@ -19,10 +20,17 @@ struct Linear {
   Tensor bias;    // f32 [out]; undefined if there is none
 };
 
+struct Mlp {
+  int64_t size;  // rows of gate and up
+  Linear gate_up, down;
+};
+
 struct Layer {
   // f32 [hidden_size]. Applied to the input and the output; undefined where there is none (norm_names()).
   Tensor attention_norm, attention_output_norm, mlp_norm, mlp_output_norm;
-  Linear qkv, output, gate_up, down;
+  Linear qkv, output;
+  std::vector<Mlp> mlps;       // One if the layer is dense, else its experts and the shared one, if there is one.
+  Linear router, shared_gate;  // undefined if the layer is dense, or has no shared expert
 };
 
 // Reads weights as tensors on the device.
@@ -105,10 +113,17 @@ class TorchBackend final : public LlamaBackend {
           {norm(norms.attention_input), norm(norms.attention_output), norm(norms.mlp_input), norm(norms.mlp_output),
            reader.linear({{attention + "q_proj", q}, {attention + "k_proj", kv}, {attention + "v_proj", kv}}, hidden,
                          c.attention_bias),
-           reader.linear({{attention + "o_proj", hidden}}, q, output_bias),
-           reader.linear({{mlp + "gate_proj", c.intermediate_size}, {mlp + "up_proj", c.intermediate_size}}, hidden,
-                         c.mlp_bias),
-           reader.linear({{mlp + "down_proj", hidden}}, c.intermediate_size, c.mlp_bias)});
+           reader.linear({{attention + "o_proj", hidden}}, q, output_bias)});
+      Layer& packed = layers_.back();
+      for (const auto& [prefix, size] : mlps_of(c, i)) {
+        packed.mlps.push_back(
+            {size, reader.linear({{prefix + "gate_proj", size}, {prefix + "up_proj", size}}, hidden, c.mlp_bias),
+             reader.linear({{prefix + "down_proj", hidden}}, size, c.mlp_bias)});
+      }
+      if (c.has_experts(i)) packed.router = reader.linear({{mlp + "gate", c.n_experts}}, hidden, false);
+      if (packed.mlps.size() > static_cast<size_t>(c.n_experts) && c.has_experts(i)) {
+        packed.shared_gate = reader.linear({{mlp + "shared_expert_gate", 1}}, hidden, false);
+      }
       if (progress) progress(static_cast<double>(i + 1) / static_cast<double>(c.n_layers + 1));
     }
     final_norm_ = reader.vector("model.norm.weight", hidden);
@@ -205,12 +220,12 @@ class TorchBackend final : public LlamaBackend {
         const Tensor squares = x_.square().sum(1).cpu();
         for (int64_t row = 0; row < squares.size(0); ++row) watch_(layer, squares[row].item<float>());
       }
-      Tensor gate_up = torch::linear(norm_input(w.mlp_norm), w.gate_up.weight);
-      if (w.gate_up.bias.defined()) gate_up.add_(w.gate_up.bias);
-      Tensor gate = gate_up.narrow(1, 0, config_.intermediate_size);
-      const Tensor gated = config_.activation == Activation::kGelu ? torch::gelu(gate, "tanh") : torch::silu(gate);
-      add_branch(gated * gate_up.narrow(1, config_.intermediate_size, config_.intermediate_size), w.down,
-                 w.mlp_output_norm);
+      const Tensor input = norm_input(w.mlp_norm);
+      if (w.router.weight.defined()) {
+        add_normed(run_experts(w, input), w.mlp_output_norm);
+      } else {
+        add_branch(gated(w.mlps.front(), input), w.mlps.front().down, w.mlp_output_norm);
+      }
     });
   }
 
@@ -241,8 +256,11 @@ class TorchBackend final : public LlamaBackend {
            {&layer.attention_norm, &layer.attention_output_norm, &layer.mlp_norm, &layer.mlp_output_norm}) {
         if (norm->defined()) bytes += norm->nbytes();
       }
-      for (const Linear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
-        bytes += linear->weight.nbytes() + (linear->bias.defined() ? linear->bias.nbytes() : 0);
+      std::vector<const Linear*> linears = {&layer.qkv, &layer.output, &layer.router, &layer.shared_gate};
+      for (const Mlp& mlp : layer.mlps) linears.insert(linears.end(), {&mlp.gate_up, &mlp.down});
+      for (const Linear* linear : linears) {
+        if (linear->weight.defined()) bytes += linear->weight.nbytes();
+        if (linear->bias.defined()) bytes += linear->bias.nbytes();
       }
     }
     return static_cast<int64_t>(bytes);
@@ -313,7 +331,41 @@ class TorchBackend final : public LlamaBackend {
     if (linear.bias.defined() || normed || ranks_ != nullptr) branch = branch.to(torch::kFloat32);
     if (ranks_ != nullptr) ranks_->sum(branch);
     if (linear.bias.defined()) branch.add_(linear.bias);
-    x_.add_(normed ? norm(branch, norm_weight) : branch, config_.residual_multiplier);
+    add_normed(branch, norm_weight);
+  }
+  void add_normed(const Tensor& branch, const Tensor& norm_weight) {
+    x_.add_(norm_weight.defined() ? norm(branch, norm_weight) : branch, config_.residual_multiplier);
+  }
+
+  // Returns act(gate) * up of an MLP.
+  Tensor gated(const Mlp& mlp, const Tensor& input) const {
+    Tensor gate_up = torch::linear(input, mlp.gate_up.weight);
+    if (mlp.gate_up.bias.defined()) gate_up.add_(mlp.gate_up.bias);
+    const Tensor gate = gate_up.narrow(1, 0, mlp.size);
+    return (config_.activation == Activation::kGelu ? torch::gelu(gate, "tanh") : torch::silu(gate)) *
+           gate_up.narrow(1, mlp.size, mlp.size);
+  }
+
+  // Returns the weighted sum of the experts of each row of `input`, f32.
+  Tensor run_experts(const Layer& layer, const Tensor& input) const {
+    const Tensor probabilities = torch::linear(input, layer.router.weight).to(torch::kFloat32).softmax(1);
+    auto [weights, chosen] = probabilities.topk(config_.experts_per_token, 1);
+    if (config_.normalized_experts) weights = weights / weights.sum(1, true);
+    Tensor sum = torch::zeros({input.size(0), config_.hidden_size}, torch::TensorOptions(device_));
+    const auto output = [&](const Mlp& mlp, const Tensor& rows) {
+      return torch::linear(gated(mlp, rows), mlp.down.weight).to(torch::kFloat32);
+    };
+    for (int64_t expert = 0; expert < config_.n_experts; ++expert) {
+      const Tensor places = chosen.eq(expert).nonzero();  // [n, 2]: row, and which of its experts
+      if (places.size(0) == 0) continue;
+      const Tensor rows = places.select(1, 0), weight = weights.index({rows, places.select(1, 1)}).unsqueeze(1);
+      sum.index_add_(0, rows, weight * output(layer.mlps[static_cast<size_t>(expert)], input.index_select(0, rows)));
+    }
+    if (layer.shared_gate.weight.defined()) {
+      sum.add_(torch::linear(input, layer.shared_gate.weight).to(torch::kFloat32).sigmoid() *
+               output(layer.mlps.back(), input));
+    }
+    return sum;
   }
 
   ModelConfig config_;

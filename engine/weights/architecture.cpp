@@ -1,5 +1,7 @@
 #include "engine/weights/architecture.h"
 
+#include <algorithm>
+
 namespace smartkv {
 namespace {
 
@@ -79,15 +81,71 @@ constexpr Architecture kArchitectures[] = {
      .default_rope_theta = 1e6,
      .default_tied = true},
     {.name = "seed_oss", .mlp_bias_key = true, .default_head_dim = 128, .default_context = 524288},
+    {.name = "mixtral",
+     .gguf_name = "llama",
+     .attention_bias_key = false,
+     .window = WindowRule::kAlways,
+     .experts = ExpertRule::kMixtral,
+     .interleaved_in_gguf = true,
+     .default_kv_heads = 8,
+     .default_context = 131072,
+     .default_experts = 8,
+     .default_experts_per_token = 2,
+     .default_rms_norm_eps = 1e-5,
+     .default_rope_theta = 1e6},
+    {.name = "qwen2moe",
+     .config_name = "qwen2_moe",
+     .qkv_bias = true,
+     .attention_bias_key = false,
+     .window = WindowRule::kRefused,
+     .experts = ExpertRule::kQwenShared,
+     .default_kv_heads = 16,
+     .default_context = 32768,
+     .default_experts = 60,
+     .default_experts_per_token = 4,
+     .default_expert_size = 1408,
+     .default_shared_expert_size = 5632,
+     .normalized_in_gguf = false},
+    {.name = "qwen3moe",
+     .config_name = "qwen3_moe",
+     .qk_norm = QkNorm::kHead,
+     .window = WindowRule::kRefused,
+     .experts = ExpertRule::kQwen,
+     .default_kv_heads = 4,
+     .default_context = 32768,
+     .default_experts = 128,
+     .default_experts_per_token = 8,
+     .default_expert_size = 768},
+    {.name = "granitemoe",
+     .multipliers = true,
+     .experts = ExpertRule::kMixtral,
+     .interleaved_in_gguf = true,
+     .default_experts = 8,
+     .default_experts_per_token = 2},
 };
 
 }  // namespace
 
 const Architecture* find_architecture(std::string_view name) {
   for (const Architecture& architecture : kArchitectures) {
-    if (architecture.name == name || (!name.empty() && architecture.text_name == name)) return &architecture;
+    if (architecture.name == name ||
+        (!name.empty() && (architecture.text_name == name || architecture.config_name == name))) {
+      return &architecture;
+    }
   }
   return nullptr;
+}
+
+const Architecture* find_gguf_architecture(std::string_view name, bool experts) {
+  const auto has_name = [&](const Architecture& architecture) {
+    return (architecture.gguf_name.empty() ? architecture.name : architecture.gguf_name) == name;
+  };
+  const Architecture* found = nullptr;
+  for (const Architecture& architecture : kArchitectures) {
+    if (!has_name(architecture)) continue;
+    if (found == nullptr || (architecture.experts != ExpertRule::kNone) == experts) found = &architecture;
+  }
+  return found;
 }
 
 std::string architecture_names() {
@@ -96,6 +154,36 @@ std::string architecture_names() {
     names += (names.empty() ? "" : ", ") + std::string(architecture.name);
   }
   return names;
+}
+
+std::string_view nearest_architecture(std::string_view unsupported) {
+  constexpr size_t kLeast = 3;
+  const auto letters = [](std::string_view name) {
+    std::string result;
+    for (const char c : name) {
+      if (c != '_' && c != '-') result += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    }
+    return result;
+  };
+  const std::string wanted = letters(unsupported);
+  std::string_view nearest;
+  size_t most_shared = kLeast - 1, fewest_other = 0;
+  for (const Architecture& architecture : kArchitectures) {
+    const std::string name = letters(architecture.name);
+    const auto parted = std::ranges::mismatch(name, wanted);
+    const auto shared = static_cast<size_t>(parted.in1 - name.begin()), other = name.size() - shared;
+    if (shared < kLeast || shared < most_shared || (shared == most_shared && other >= fewest_other)) continue;
+    most_shared = shared;
+    fewest_other = other;
+    nearest = architecture.name;
+  }
+  return nearest;
+}
+
+std::string expected_architecture(std::string_view unsupported) {
+  const std::string_view nearest = nearest_architecture(unsupported);
+  if (nearest.empty()) return "one of " + architecture_names();
+  return '"' + std::string(nearest) + "\" (the nearest) or another of " + architecture_names();
 }
 
 }  // namespace smartkv

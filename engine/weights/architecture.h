@@ -13,12 +13,23 @@ namespace smartkv {
 //  - kNone: never. The architecture has no such key.
 //  - kAlways: always.
 //  - kWhenUsed: if "use_sliding_window" is true.
+//  - kRefused: if "use_sliding_window" is true, which is refused.
 //  - kPattern: in all layers but the last of every so many (Architecture::window_pattern).
-enum class WindowRule : uint8_t { kNone, kAlways, kWhenUsed, kPattern };
+enum class WindowRule : uint8_t { kNone, kAlways, kWhenUsed, kRefused, kPattern };
+
+// Whether MLPs are experts, and by which keys.
+//  - kNone: all MLPs are dense.
+//  - kMixtral: "num_local_experts" of "intermediate_size" in all layers, with normalized weights.
+//  - kQwen: "num_experts" of "moe_intermediate_size", unless "mlp_only_layers" or "decoder_sparse_step" says that a
+//    layer is dense. "norm_topk_prob" normalizes the weights.
+//  - kQwenShared: the same, and a shared expert of "shared_expert_intermediate_size".
+enum class ExpertRule : uint8_t { kNone, kMixtral, kQwen, kQwenShared };
 
 // The differences of an architecture from LLaMA, and the defaults that Hugging Face transformers uses for absent keys.
 struct Architecture {
-  std::string_view name;  // config.json's "model_type" and GGUF's "general.architecture"
+  std::string_view name;  // config.json's "model_type" and GGUF's "general.architecture", unless they follow
+  std::string_view config_name = {};  // "model_type" if it is not `name`
+  std::string_view gguf_name = {};    // "general.architecture" if it is not `name`
   // Another "model_type". It is that of the text model if `name` is also a model of texts and images, whose config.json
   // has it as "text_config". Empty if there is none.
   std::string_view text_name = {};
@@ -45,6 +56,7 @@ struct Architecture {
   // of head_dim. 0 if there are none.
   int64_t hidden_scalar_layers = 0;
   WindowRule window = WindowRule::kNone;
+  ExpertRule experts = ExpertRule::kNone;
   bool interleaved_in_gguf = false;  // GGUF files order the rows of q and k for RoPE on neighbouring elements
 
   int64_t default_window = 0;
@@ -54,13 +66,22 @@ struct Architecture {
   int64_t default_vocab = 0;     // 0 if the key is required
   int64_t default_head_dim = 0;  // 0 for hidden_size / num_attention_heads
   int64_t default_context = 2048;
+  int64_t default_experts = 0, default_experts_per_token = 0, default_expert_size = 0, default_shared_expert_size = 0;
+  bool normalized_in_gguf = true;  // the weights of chosen experts, unless a key says otherwise
   double default_rms_norm_eps = 1e-6;
   double default_rope_theta = 10000.0;
   bool default_tied = false;
 };
 
-// Returns nullptr if the architecture is not supported.
+// Both return nullptr if the architecture is not supported. `name`: Architecture::name or "model_type".
 const Architecture* find_architecture(std::string_view name);
+// experts: whether the file has experts. `llama` with experts is Mixtral.
+const Architecture* find_gguf_architecture(std::string_view name, bool experts);
 std::string architecture_names();  // "llama, mistral, ..."
+// Returns the name of the supported architecture that is most like an unsupported one, so "qwen3" for "qwen3_next".
+// Returns an empty name if none begins with the same three letters.
+std::string_view nearest_architecture(std::string_view unsupported);
+// Returns what to expect in place of an unsupported architecture: the nearest one, if there is one, and all names.
+std::string expected_architecture(std::string_view unsupported);
 
 }  // namespace smartkv

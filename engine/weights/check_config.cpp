@@ -26,6 +26,12 @@ void check_config(const ModelConfig& c, const std::string& file) {
   size("head_dim", c.head_dim, 1 << 10);
   size("vocab_size", c.vocab_size, 1 << 24);
   size("context length", c.context_length, int64_t{1} << 32);
+  if (c.n_experts > 0) {
+    size("number of experts", c.n_experts, 1 << 12);
+    size("number of experts of a token", c.experts_per_token, c.n_experts);
+    size("size of an expert", c.expert_size, 1 << 22);
+  }
+  if (c.shared_expert_size != 0) size("size of the shared expert", c.shared_expert_size, 1 << 22);
   require(c.n_heads % c.n_kv_heads == 0, "number of heads",
           "a multiple of the " + std::to_string(c.n_kv_heads) + " KV heads", std::to_string(c.n_heads));
   require(c.head_dim % 2 == 0, "head_dim", "an even number", std::to_string(c.head_dim));

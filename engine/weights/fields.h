@@ -35,7 +35,8 @@ auto fields(T& rope) SMARTKV_FIELDS(rope, theta, rotary_dim, scaling, factor, or
                        window_rope_theta, rope_layers, qk_norm, qk_norm_eps, norm_placement, activation,
                        embedding_multiplier, attention_multiplier, residual_multiplier, logits_divisor,
                        attention_soft_cap, logit_soft_cap, attention_sinks, tie_word_embeddings, attention_bias,
-                       mlp_bias, eos_token_ids)
+                       mlp_bias, n_experts, experts_per_token, expert_size, shared_expert_size, normalized_experts,
+                       expert_layers, eos_token_ids)
 
             template <MaybeConst<WeightScales> T>
             auto fields(T& scales) SMARTKV_FIELDS(scales, values, block_rows, block_columns, columns)

@@ -30,6 +30,15 @@ constexpr std::pair<std::string_view, std::string_view> kLayerNames[] = {
     {"ffn_gate.", "mlp.gate_proj."},
     {"ffn_up.", "mlp.up_proj."},
     {"ffn_down.", "mlp.down_proj."},
+    {"ffn_gate_inp.", "mlp.gate."},
+    {"ffn_gate_exps.", "mlp.experts.gate_proj."},
+    {"ffn_up_exps.", "mlp.experts.up_proj."},
+    {"ffn_down_exps.", "mlp.experts.down_proj."},
+    {"ffn_gate_up_exps.", "mlp.experts.gate_up_proj."},
+    {"ffn_gate_inp_shexp.", "mlp.shared_expert_gate."},
+    {"ffn_gate_shexp.", "mlp.shared_expert.gate_proj."},
+    {"ffn_up_shexp.", "mlp.shared_expert.up_proj."},
+    {"ffn_down_shexp.", "mlp.shared_expert.down_proj."},
 };
 
 // Returns the Hugging Face name of a tensor. A name that has no counterpart is returned unchanged.
@@ -91,11 +100,14 @@ class ConfigReader {
  public:
   explicit ConfigReader(const GgufFile& file) : file_(file) {
     const std::string* name = file_.get_string("general.architecture");
-    architecture_ = name == nullptr ? nullptr : find_architecture(*name);
+    const bool experts = name != nullptr && file_.get_int(*name + ".expert_count").value_or(0) > 0;
+    architecture_ = name == nullptr ? nullptr : find_gguf_architecture(*name, experts);
     if (architecture_ == nullptr) {
-      throw ModelError(file_.name() + ": key \"general.architecture\": expected one of " + architecture_names() +
-                       ", found " + (name == nullptr ? "nothing" : "\"" + *name + "\""));
+      throw ModelError(file_.name() + ": key \"general.architecture\": expected " +
+                       expected_architecture(name == nullptr ? "" : *name) + ", found " +
+                       (name == nullptr ? "nothing" : "\"" + *name + "\""));
     }
+    gguf_name_ = *name;
   }
 
   const Architecture& architecture() const { return *architecture_; }
@@ -126,6 +138,7 @@ class ConfigReader {
       c.logit_soft_cap = number("final_logit_softcapping", a.default_logit_soft_cap);
     }
     read_window(c);
+    read_experts(c);
     if (a.multipliers) {
       c.embedding_multiplier = number("embedding_scale", 1.0);
       c.attention_multiplier = number("attention.scale", 0.0);
@@ -155,7 +168,7 @@ class ConfigReader {
  private:
   std::string key(std::string_view name) {
     read_.emplace(name);
-    return std::string(architecture_->name) + "." + std::string(name);
+    return gguf_name_ + "." + std::string(name);
   }
   bool has(std::string_view name) { return file_.metadata().contains(key(name)); }
   int64_t integer(std::string_view name, int64_t otherwise) {
@@ -218,6 +231,19 @@ class ConfigReader {
     }
   }
 
+  void read_experts(ModelConfig& c) {
+    const Architecture& a = *architecture_;
+    if (a.experts == ExpertRule::kNone) return;
+    c.n_experts = size("expert_count");
+    c.experts_per_token = size("expert_used_count");
+    c.expert_size = has("expert_feed_forward_length") ? size("expert_feed_forward_length") : c.intermediate_size;
+    if (a.experts == ExpertRule::kQwenShared) c.shared_expert_size = size("expert_shared_feed_forward_length");
+    c.normalized_experts = file_.get_bool(key("expert_weights_norm")).value_or(a.normalized_in_gguf);
+    constexpr int64_t kSoftmax = 1;
+    if (integer("expert_gating_func", kSoftmax) != kSoftmax) fail("expert_gating_func", "1, softmax");
+    if (number("expert_weights_scale", 1.0) != 1.0) fail("expert_weights_scale", "1");
+  }
+
   void read_rope(ModelConfig& c) {
     RopeConfig& rope = c.rope;
     const bool own_default = architecture_->window == WindowRule::kPattern;  // others have llama.cpp's
@@ -262,7 +288,7 @@ class ConfigReader {
   // Throws ModelError for the first unknown key of the architecture. Keys with other prefixes describe the file or the
   // tokenizer.
   void refuse_unread() {
-    const std::string prefix = std::string(architecture_->name) + ".";
+    const std::string prefix = gguf_name_ + ".";
     for (const auto& [name, value] : file_.metadata()) {
       if (!name.starts_with(prefix)) continue;
       const std::string rest = name.substr(prefix.size());
@@ -276,6 +302,7 @@ class ConfigReader {
 
   const GgufFile& file_;
   const Architecture* architecture_ = nullptr;
+  std::string gguf_name_;  // before the names of the keys
   std::set<std::string, std::less<>> read_;
 };
 
@@ -293,6 +320,13 @@ class GgufWeights final : public Weights {
                          "\" are the same tensor");
       }
     }
+    // The gate of a shared expert is a vector in these files.
+    for (int64_t i = 0; i < config_.n_layers && config_.shared_expert_size > 0; ++i) {
+      const auto gate = tensors_.find("model.layers." + std::to_string(i) + ".mlp.shared_expert_gate.weight");
+      if (gate != tensors_.end() && gate->second.shape.size() == 1)
+        gate->second.shape.insert(gate->second.shape.begin(), 1);
+    }
+    split_experts(config_, tensors_);
     attach_factors();
     if (architecture_->fused_projections) split_fused_projections(config_, tensors_);
   }

@@ -18,7 +18,8 @@ constexpr std::string_view kHarmlessConfig[] = {
     "unsloth_fixed", "transformers.js_config", "is_llama_config", "max_sequence_length", "model_max_length",
     // training
     "initializer_range", "attention_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "hidden_dropout",
-    "residual_dropout", "use_cache", "gradient_checkpointing", "pretraining_tp",
+    "residual_dropout", "use_cache", "gradient_checkpointing", "pretraining_tp", "router_aux_loss_coef",
+    "router_jitter_noise", "output_router_logits",
     // tokens and sampling, except eos_token_id, which is read
     "bos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "mask_token_id", "decoder_start_token_id",
     "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "begin_suppress_tokens", "suppress_tokens",
@@ -193,8 +194,21 @@ std::vector<bool> read_window_layers(const ConfigFields& fields, const Architect
   return layers;
 }
 
+// Throws ModelError if a key switches windows on.
+void refuse_window(const ConfigFields& fields, const ModelConfig& c) {
+  if (fields.boolean("use_sliding_window", false)) fields.fail("use_sliding_window", "false for " + c.architecture);
+  for (const char* unused : {"sliding_window", "max_window_layers"}) {
+    if (fields.has(unused)) fields.integer(unused);
+  }
+  if (!fields.has("layer_types")) return;
+  for (const nlohmann::json& type : fields["layer_types"]) {
+    if (type != "full_attention") fields.fail("layer_types", "full_attention for each layer of " + c.architecture);
+  }
+}
+
 void read_window(const ConfigFields& fields, const Architecture& architecture, ModelConfig& c) {
   if (architecture.window == WindowRule::kNone) return;
+  if (architecture.window == WindowRule::kRefused) return refuse_window(fields, c);
   int64_t window = architecture.default_window;
   if (fields.has("sliding_window")) {
     window = fields.integer("sliding_window");
@@ -227,6 +241,38 @@ void read_rope_layers(const ConfigFields& fields, const Architecture& architectu
   for (int64_t i = 0; i < c.n_layers; ++i) c.rope_layers.push_back((i + 1) % interval != 0);
 }
 
+// Reads which layers have experts. Without keys all have.
+void read_expert_layers(const ConfigFields& fields, ModelConfig& c) {
+  const int64_t step = fields.integer("decoder_sparse_step", 1);
+  if (step < 1) fields.fail("decoder_sparse_step", "a positive number");
+  std::vector<bool> layers;
+  for (int64_t i = 0; i < c.n_layers; ++i) layers.push_back((i + 1) % step == 0);
+  if (fields.has("mlp_only_layers") && !fields["mlp_only_layers"].empty()) {
+    for (const int64_t dense : fields.integers("mlp_only_layers", 0, c.n_layers - 1)) {
+      layers[static_cast<size_t>(dense)] = false;
+    }
+  }
+  const auto with = std::count(layers.begin(), layers.end(), true);
+  if (with == 0) fields.fail("decoder_sparse_step", "a number that gives at least one layer experts");
+  if (with < c.n_layers) c.expert_layers = std::move(layers);
+}
+
+void read_experts(const ConfigFields& fields, const Architecture& a, ModelConfig& c) {
+  if (a.experts == ExpertRule::kNone) return;
+  const bool qwen = a.experts != ExpertRule::kMixtral;
+  // transformers 5 has one name for both keys.
+  const char* const count = qwen && fields.has("num_experts") ? "num_experts" : "num_local_experts";
+  c.n_experts = fields.integer(count, a.default_experts);
+  if (c.n_experts < 1) fields.fail(count, "a positive number");
+  c.experts_per_token = fields.integer("num_experts_per_tok", a.default_experts_per_token);
+  c.expert_size = qwen ? fields.integer("moe_intermediate_size", a.default_expert_size) : c.intermediate_size;
+  c.normalized_experts = !qwen || fields.boolean("norm_topk_prob", false);
+  if (a.experts == ExpertRule::kQwenShared) {
+    c.shared_expert_size = fields.integer("shared_expert_intermediate_size", a.default_shared_expert_size);
+  }
+  if (qwen) read_expert_layers(fields, c);
+}
+
 // Reads the model of texts of a model of texts and images.
 ModelConfig parse_text_config(const nlohmann::json& config, const std::string& file, const Architecture& architecture) {
   const ConfigFields fields(config, file);
@@ -249,7 +295,7 @@ ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& fil
   ModelConfig c;
   c.architecture = fields.string("model_type");
   const Architecture* architecture = find_architecture(c.architecture);
-  if (architecture == nullptr) fields.fail("model_type", "one of " + architecture_names());
+  if (architecture == nullptr) fields.fail("model_type", expected_architecture(c.architecture));
   const Architecture& a = *architecture;
   if (c.architecture == a.name && !a.text_name.empty()) return parse_text_config(config, file, a);
   c.architecture = a.name;
@@ -281,6 +327,7 @@ ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& fil
   if (c.attention_bias && !a.attention_bias_key && !a.qkv_bias)
     fields.fail("attention_bias", "false for " + c.architecture);
   c.attention_bias = c.attention_bias || a.qkv_bias;
+  if (a.qkv_bias && !fields.boolean("qkv_bias", true)) fields.fail("qkv_bias", "true for " + c.architecture);
   c.mlp_bias = fields.boolean("mlp_bias", false);
   if (c.mlp_bias && !a.mlp_bias_key) fields.fail("mlp_bias", "false for " + c.architecture);
   c.qk_norm = a.qk_norm;
@@ -307,6 +354,7 @@ ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& fil
   read_rope(fields, config, file, a, c);
   read_rope_layers(fields, a, c);
   read_window(fields, a, c);
+  read_experts(fields, a, c);
   if (fields.has("eos_token_id")) c.eos_token_ids = fields.token_ids("eos_token_id");
   // HfWeights applies it.
   if (fields.has("quantization_config")) check_quantization(fields["quantization_config"], file);

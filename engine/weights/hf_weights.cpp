@@ -67,6 +67,7 @@ class HfWeights final : public Weights {
     add_generation_eos(folder);
     read_tensors(folder);
     keep_text_model();
+    rename_experts();
     if (config.contains("quantization_config") && !config["quantization_config"].is_null()) {
       apply_quantization(config["quantization_config"], config_, folder.filename().string(), tensors_);
     }
@@ -79,6 +80,7 @@ class HfWeights final : public Weights {
     const Architecture& architecture = *find_architecture(config_.architecture);
     norms_add_one_ = architecture.norms_add_one;
     if (architecture.fused_projections) split_fused_projections(config_, tensors_);
+    split_experts(config_, tensors_);
     settle_tied_head();
   }
 
@@ -152,6 +154,16 @@ class HfWeights final : public Weights {
       kept.emplace(std::move(text_name), std::move(tensor));
     }
     tensors_ = std::move(kept);
+  }
+
+  void rename_experts() {
+    if (config_.n_experts == 0) return;
+    TensorMap renamed;
+    for (auto& [name, tensor] : tensors_) {
+      const auto [at, added] = renamed.emplace(expert_tensor_name(name), std::move(tensor));
+      if (!added) throw ModelError("tensors \"" + name + "\" and \"" + at->second.name + "\" are the same tensor");
+    }
+    tensors_ = std::move(renamed);
   }
 
   // A model with tied head and embedding keeps a separate head if the files have one that differs from the embedding

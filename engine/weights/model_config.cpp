@@ -14,6 +14,12 @@ NormNames norm_names(NormPlacement placement) {
   return {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"};
 }
 
+int64_t ModelConfig::mlp_weights_per_token(int64_t layer) const {
+  if (!has_experts(layer)) return 3 * hidden_size * intermediate_size;
+  const int64_t gate = shared_expert_size > 0 ? 1 : 0;
+  return hidden_size * (n_experts + gate + 3 * (experts_per_token * expert_size + shared_expert_size));
+}
+
 RopeConfig ModelConfig::window_rope() const {
   if (window_rope_theta == 0.0) return rope;
   RopeConfig plain;

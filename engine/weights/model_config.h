@@ -73,6 +73,15 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   bool attention_bias = false;
   bool mlp_bias = false;
+  // In layers with experts a router chooses experts_per_token of n_experts MLPs for each token. Their outputs are added
+  // with the router's softmax as weights. n_experts is 0 if all layers are dense.
+  int64_t n_experts = 0;
+  int64_t experts_per_token = 0;
+  int64_t expert_size = 0;  // As intermediate_size, which is that of dense MLPs.
+  // Size of a further MLP that takes all tokens, times the sigmoid of a gate. 0 if there is none.
+  int64_t shared_expert_size = 0;
+  bool normalized_experts = false;  // The weights of the chosen experts are divided by their sum.
+  std::vector<bool> expert_layers;  // [n_layers]: the layer has experts. Empty if all layers have them.
   // End tokens that config.json and generation_config.json, or the GGUF metadata, name. May be empty.
   std::vector<int32_t> eos_token_ids;
 
@@ -90,6 +99,11 @@ struct ModelConfig {
   std::vector<int64_t> cache_order() const;
   // Returns the RoPE of the layers with a window.
   RopeConfig window_rope() const;
+  bool has_experts(int64_t layer) const {
+    return n_experts > 0 && (expert_layers.empty() || expert_layers[static_cast<size_t>(layer)]);
+  }
+  // Returns the number of MLP weights of a layer that a token is multiplied by, the router included.
+  int64_t mlp_weights_per_token(int64_t layer) const;
   bool has_rope(int64_t layer) const { return rope_layers.empty() || rope_layers[static_cast<size_t>(layer)]; }
 };
 

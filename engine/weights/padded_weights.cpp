@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "engine/weights/projections.h"
 #include "engine/weights/reshaped_weights.h"
@@ -95,7 +96,7 @@ class PaddedWeights final : public ReshapedWeights {
     const ModelConfig& c = weights_.config();
     const Axis heads = {Axis::Kind::kHeads, c.head_dim, config_.head_dim};
     const Axis rotated = {Axis::Kind::kRotated, c.head_dim, config_.head_dim};
-    const Axis inter = {Axis::Kind::kIntermediate, c.intermediate_size, config_.intermediate_size};
+    const Axis inter = {Axis::Kind::kIntermediate, mlp_size(c, name), mlp_size(config_, name)};
     const auto is = [&](std::string_view projection) { return name.find(projection) != std::string_view::npos; };
     const bool bias = name.ends_with(".bias");
     Padding padding;
@@ -116,7 +117,9 @@ ModelConfig padded_config(ModelConfig config) {
   // The size of all heads together and the intermediate size become multiples of 32, the size of a group of integers.
   const int64_t head_dim = rounded_up(config.head_dim, config.n_heads % 2 == 0 ? 16 : 32);
   if (head_dim > 256) throw ModelError("head_dim: expected at most 256, found " + std::to_string(config.head_dim));
-  config.intermediate_size = rounded_up(config.intermediate_size, 32);
+  for (int64_t* size : {&config.intermediate_size, &config.expert_size, &config.shared_expert_size}) {
+    *size = rounded_up(*size, 32);
+  }
   if (head_dim == config.head_dim) return config;
   // The added zeros make the mean of squares smaller by this ratio.
   config.qk_norm_eps = config.rms_norm_eps * static_cast<double>(config.head_dim) / static_cast<double>(head_dim);
@@ -130,7 +133,10 @@ ModelConfig padded_config(ModelConfig config) {
 std::unique_ptr<Weights> pad_weights(const Weights& weights) {
   const ModelConfig& c = weights.config();
   const ModelConfig padded = padded_config(c);
-  if (padded.head_dim == c.head_dim && padded.intermediate_size == c.intermediate_size) return nullptr;
+  const auto sizes = [](const ModelConfig& config) {
+    return std::tie(config.head_dim, config.intermediate_size, config.expert_size, config.shared_expert_size);
+  };
+  if (sizes(padded) == sizes(c)) return nullptr;
   return std::make_unique<PaddedWeights>(weights);
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/weights/model_config.h"
 #include "engine/weights/tensor_view.h"
@@ -18,6 +19,25 @@ using TensorMap = std::map<std::string, TensorView, std::less<>>;  // By Hugging
 // Replaces "self_attn.qkv_proj" and "mlp.gate_up_proj" of each layer by views of their parts. A tensor whose number of
 // rows is not the sum of its parts stays, so that check_required_tensors() names the missing tensors.
 void split_fused_projections(const ModelConfig& config, TensorMap& tensors);
+
+// An MLP of a layer: the tensors PREFIX + "gate_proj.weight", "up_proj.weight" and "down_proj.weight".
+struct MlpTensors {
+  std::string prefix;
+  int64_t size;  // rows of gate and up, columns of down
+};
+// Returns the MLPs of a layer: one, or its experts in order and then the shared expert, if there is one.
+std::vector<MlpTensors> mlps_of(const ModelConfig& config, int64_t layer);
+// Returns the size of the MLP that a tensor belongs to.
+int64_t mlp_size(const ModelConfig& config, std::string_view tensor);
+
+// Returns the name that this program gives a tensor of a layer with experts: that of Qwen's files, for those of Mixtral
+// and Granite ("block_sparse_moe.experts.0.w1.weight", "block_sparse_moe.input_linear.weight") and of transformers 5
+// ("mlp.experts.gate_up_proj").
+std::string expert_tensor_name(std::string name);
+// Replaces tensors that hold a projection of all experts of a layer ("mlp.experts.gate_up_proj.weight" and the like) by
+// views of their parts, as split_fused_projections() does. Gives tensors of single experts in older GGUF files
+// ("mlp.gate_proj.0.weight") their usual names.
+void split_experts(const ModelConfig& config, TensorMap& tensors);
 
 // Returns whether the rows of a tensor are the elements that RoPE rotates: weights and biases of q_proj and k_proj.
 bool is_rotated(std::string_view name);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/weights/projections.h"
+
 namespace smartkv {
 namespace {
 
@@ -57,9 +59,15 @@ void check_required_tensors(const Weights& weights, const std::string& file) {
       require(layer + "self_attn.q_norm.weight", {head ? c.head_dim : q});
       require(layer + "self_attn.k_norm.weight", {head ? c.head_dim : kv});
     }
-    linear(layer + "mlp.gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias);
-    linear(layer + "mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias);
-    linear(layer + "mlp.down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias);
+    if (c.has_experts(i)) {
+      linear(layer + "mlp.gate", c.n_experts, c.hidden_size, false);
+      if (c.shared_expert_size > 0) linear(layer + "mlp.shared_expert_gate", 1, c.hidden_size, false);
+    }
+    for (const auto& [mlp, size] : mlps_of(c, i)) {
+      linear(mlp + "gate_proj", size, c.hidden_size, c.mlp_bias);
+      linear(mlp + "up_proj", size, c.hidden_size, c.mlp_bias);
+      linear(mlp + "down_proj", c.hidden_size, size, c.mlp_bias);
+    }
   }
   require("model.norm.weight", {c.hidden_size});
   if (!c.tie_word_embeddings) require("lm_head.weight", {c.vocab_size, c.hidden_size});

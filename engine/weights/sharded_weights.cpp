@@ -100,6 +100,10 @@ std::vector<int64_t> shard_sizes(int64_t n, int64_t size) {
 }
 
 void check_shards(const ModelConfig& config, int64_t size) {
+  if (size > 1 && config.n_experts > 0) {
+    throw ModelError("tensor_parallel: expected 1 for " + config.name + ", which has experts (" + config.architecture +
+                     "), found " + std::to_string(size));
+  }
   const int64_t most = std::min(config.n_kv_heads, config.intermediate_size);
   if (size > most) {
     throw ModelError("tensor_parallel: expected at most " + std::to_string(most) + " ranks, one per KV head of " +

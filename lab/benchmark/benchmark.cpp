@@ -13,6 +13,7 @@
 #include "engine/parallel/tensor_parallel.h"
 #include "engine/system_resources.h"
 #include "engine/weights/model_fingerprint.h"
+#include "engine/weights/projections.h"
 #include "kernels/cpu_level.h"
 #include "lab/benchmark/limits.h"
 #include "lab/evaluation/markup.h"
@@ -22,6 +23,21 @@ namespace {
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Returns the share of the weights that a pass of `rows` rows reads, if experts are chosen evenly.
+double read_fraction(const ModelConfig& c, int64_t rows) {
+  double all = static_cast<double>(c.hidden_size * c.vocab_size), unread = 0;
+  const auto experts = static_cast<double>(c.n_experts);
+  const auto skipped = [&] {
+    return std::pow(1.0 - static_cast<double>(c.experts_per_token) / experts, static_cast<double>(rows));
+  };
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    all += static_cast<double>(c.hidden_size * c.head_dim * 2 * (c.n_heads + c.n_kv_heads));
+    for (const MlpTensors& mlp : mlps_of(c, layer)) all += static_cast<double>(3 * c.hidden_size * mlp.size);
+    if (c.has_experts(layer)) unread += skipped() * experts * static_cast<double>(3 * c.hidden_size * c.expert_size);
+  }
+  return 1.0 - unread / all;
 }
 
 class Bench {
@@ -178,15 +194,21 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
                                          options.kv_cache);
   const auto add = [&](BenchmarkRow row) {
     if (options.limits) {
-      // A pass reads the weights once and each sequence's cache once. A product takes 2 operations per weight.
+      // A pass reads the weights, or those of the experts that it needs, once and each sequence's cache once. A product
+      // takes 2 operations per weight.
       const ModelConfig& c = model->config();
       const double passes =
           row.kind == "decode"
               ? static_cast<double>(options.decode_tokens)
               : std::ceil(static_cast<double>(row.tokens) / static_cast<double>(options.prefill_chunk));
-      const double bytes = passes * static_cast<double>(report.weight_bytes + row.kv_bytes);
-      const double per_layer = 2.0 * static_cast<double>(c.hidden_size * c.head_dim * 2 * (c.n_heads + c.n_kv_heads) +
-                                                         3 * c.hidden_size * c.intermediate_size);
+      const int64_t pass_rows = row.kind == "decode" ? row.batch : std::min(options.prefill_chunk, row.tokens);
+      const double bytes = passes * (static_cast<double>(report.weight_bytes) * read_fraction(c, pass_rows) +
+                                     static_cast<double>(row.kv_bytes));
+      double per_token =
+          2.0 * static_cast<double>(c.n_layers * c.hidden_size * c.head_dim * 2 * (c.n_heads + c.n_kv_heads));
+      for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+        per_token += 2.0 * static_cast<double>(c.mlp_weights_per_token(layer));
+      }
       const double seen = static_cast<double>(row.depth) + 0.5 * static_cast<double>(row.tokens / row.batch);
       const double attended = seen * static_cast<double>(c.n_full_layers()) +
                               std::min(seen, static_cast<double>(c.sliding_window)) *
@@ -194,8 +216,7 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
       const double attention = 4.0 * attended * static_cast<double>(c.n_heads * c.head_dim);
       const double head = 2.0 * static_cast<double>(c.hidden_size * c.vocab_size) *
                           (row.kind == "decode" ? static_cast<double>(row.tokens) : 1.0);
-      const double operations =
-          static_cast<double>(row.tokens) * (static_cast<double>(c.n_layers) * per_layer + attention) + head;
+      const double operations = static_cast<double>(row.tokens) * (per_token + attention) + head;
       const double floor =
           std::max(bytes / (report.limits.read_gb_per_s * 1e9), operations / (report.limits.bf16_gflops * 1e9));
       row.limit = static_cast<double>(row.tokens) / floor;

@@ -52,6 +52,12 @@ nlohmann::ordered_json describe(const std::filesystem::path& path) {
       {"rope_scaling", name(c.rope.scaling)},
       {"tie_word_embeddings", c.tie_word_embeddings},
       {"kv_bytes_per_token_bf16", 4 * c.n_full_layers() * c.n_kv_heads * padded_config(c).head_dim}};
+  if (c.n_experts > 0) {
+    json["experts"] = {{"number", c.n_experts},
+                       {"of_a_token", c.experts_per_token},
+                       {"size", c.expert_size},
+                       {"shared_size", c.shared_expert_size}};
+  }
   for (const auto& [type, kind] : kinds) {
     json["tensors"][type] = {{"tensors", kind.tensors}, {"parameters", kind.parameters}, {"bytes", kind.bytes}};
   }

@@ -19,6 +19,11 @@ const std::vector<Option>& option_table() {
                "f32 with dtype f32, else the format for which `smartkv quantize` made the file, else file",
        .field = [](O& o) -> F { return &o.engine.model.weights; },
        .choices = {kEnumNames<WeightFormat>.begin(), kEnumNames<WeightFormat>.end()}},
+      {.name = "weights_lock",
+       .help = "Lock the weights in memory, so that the system never swaps them out. Needs a limit of locked memory "
+               "(ulimit -l) of at least their bytes, and backend native",
+       .field = [](O& o) -> F { return &o.engine.model.weights_lock; },
+       .choices = {kEnumNames<WeightsLock>.begin(), kEnumNames<WeightsLock>.end()}},
       {.name = "backend",
        .help = "Backend of the matrix products: native is this program's kernels, torch is LibTorch "
                "(docs/operate/configuration.md)",

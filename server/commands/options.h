@@ -51,7 +51,7 @@ class ErrorList {
 // option whose field is an enum has the enum's names as `choices`.
 using OptionField = std::variant<std::string*, std::filesystem::path*, int*, int64_t*, std::vector<std::string>*,
                                  nlohmann::json*, std::map<std::string, std::filesystem::path>*, RopeStretch*,
-                                 DataType*, WeightFormat*, Backend*, CudaGraphs*, DraftCopy*>;
+                                 DataType*, WeightFormat*, WeightsLock*, Backend*, CudaGraphs*, DraftCopy*>;
 
 // A row of the option table.
 struct Option {

@@ -1,6 +1,7 @@
 // Compares every instruction set with a product in double precision over the stored weights.
 #include "kernels/linear.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 #include <numbers>
 #include <random>
 #include <set>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -269,10 +272,94 @@ TEST_P(LinearTest, CentredIntegersGiveTheSameBitsAsTheirMinimums) {
   }
 }
 
+// Groups of rows and parts of matrices, as experts have them: each row has the bits that linear() gives it alone.
+TEST_P(LinearTest, GroupsGiveTheBitsOfSingleProducts) {
+  if (!available_) return;
+  const WeightType type = GetParam().type;
+  ThreadPool one(1), three(3);
+  constexpr int32_t kGroups = 5;
+  constexpr int64_t kEach = 2, kOutputs = 48;
+  const int64_t k = inputs(192), rows = 23;
+  const PackedMatrix stacked = random_matrix(type, GetParam().minimums, kGroups * kOutputs, k, 3);
+  const PackedMatrix other = random_matrix(type, GetParam().minimums, kOutputs, k, 4);
+  const Input input(type, rows, k, 5);
+  std::vector<LinearPlace> places;
+  std::vector<int32_t> counts(kGroups + 1);
+  for (int32_t row = 0; row < rows; ++row) {
+    for (const int32_t group : {row % 3, row % 2 == 0 ? 3 : kGroups}) {
+      places.push_back({group, counts[static_cast<size_t>(group)]++});
+    }
+  }
+  std::vector<std::vector<float>> results;  // [rows of the group, kOutputs]
+  for (const int32_t count : counts) results.emplace_back(static_cast<size_t>(count * kOutputs));
+  std::vector<LinearGroup> groups;  // Group 4 has no rows.
+  for (int32_t group = 0; group <= kGroups; ++group) {
+    LinearInput part = input.view;
+    part.rows = counts[static_cast<size_t>(group)];
+    groups.push_back({group < kGroups ? &stacked : &other,
+                      group < kGroups ? group * kOutputs : 0,
+                      kOutputs,
+                      part,
+                      {results[static_cast<size_t>(group)].data(), kOutputs}});
+  }
+  for (ThreadPool* pool : {&one, &three}) {
+    for (auto& result : results) std::ranges::fill(result, kSentinel);
+    linear_groups(*pool, groups, places, rows, scratch_);
+    for (int64_t row = 0; row < rows; ++row) {
+      const std::vector<float> whole = run(one, stacked, input.row(row)), rest = run(one, other, input.row(row));
+      for (int64_t i = 0; i < kEach; ++i) {
+        const auto [group, place] = places[static_cast<size_t>(row * kEach + i)];
+        const float* const expected = group < kGroups ? whole.data() + group * kOutputs : rest.data();
+        const float* const found = results[static_cast<size_t>(group)].data() + place * kOutputs;
+        ASSERT_EQ(std::memcmp(found, expected, kOutputs * sizeof(float)), 0) << "row " << row << " group " << group;
+      }
+    }
+  }
+  // Without places, each group has its own input.
+  for (size_t group = 0; group < groups.size(); ++group) {
+    groups[group].input = input.row(static_cast<int64_t>(group));
+    groups[group].input.rows = 2;
+    results[group].assign(2 * kOutputs, kSentinel);
+    groups[group].output.out = results[group].data();
+  }
+  linear_groups(three, groups, {}, 0, scratch_);
+  for (size_t group = 0; group < groups.size(); ++group) {
+    for (int64_t row = 0; row < 2; ++row) {
+      const std::vector<float> alone = run(one, *groups[group].matrix, input.row(static_cast<int64_t>(group) + row));
+      ASSERT_EQ(std::memcmp(results[group].data() + row * kOutputs, alone.data() + groups[group].first_output,
+                            kOutputs * sizeof(float)),
+                0);
+    }
+  }
+}
+
+TEST(LinearGroups, PartsOfAMatrixAreInRange) {
+  const PackedMatrix matrix = make_packed(WeightType::kF32, 64, 8);
+  ThreadPool pool(1);
+  LinearScratch scratch;
+  std::vector<float> x(8), out(64);
+  const auto error = [&](int64_t first, int64_t outputs, Epilogue epilogue) {
+    const LinearGroup group{&matrix, first, outputs, {x.data(), 1, 8}, {out.data(), 64, epilogue}};
+    try {
+      linear_groups(pool, {&group, 1}, {}, 0, scratch);
+    } catch (const std::invalid_argument& failure) {
+      return std::string(failure.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(error(16, 48, Epilogue::kStore), "no error");
+  EXPECT_EQ(error(32, 32, Epilogue::kSwiGlu), "no error");
+  for (const auto& [first, outputs] : {std::pair<int64_t, int64_t>{8, 16}, {48, 32}, {-16, 16}}) {
+    EXPECT_THAT(error(first, outputs, Epilogue::kStore), testing::HasSubstr("linear: expected rows of [0, 64) from a"));
+  }
+  EXPECT_THAT(error(16, 32, Epilogue::kSwiGlu), testing::HasSubstr("from a multiple of 32"));
+}
+
 class FloatRows final : public EncodedRows {
  public:
   FloatRows(int64_t n, int64_t k) : k_(k), values_(random_floats(n * k, 6)) {}
   int64_t bytes() const override { return static_cast<int64_t>(values_.size() * sizeof(float)); }
+  std::vector<std::span<const std::byte>> memory() const override { return {std::as_bytes(std::span(values_))}; }
   void expand(int64_t row, float* out) const override { std::copy_n(values_.data() + row * k_, k_, out); }
   const float* data() const { return values_.data(); }
 

@@ -50,6 +50,54 @@ TEST(HfConfig, NamesTheKey) {
               HasSubstr("expected an object"));
 }
 
+TEST(HfConfig, NamesTheNearestArchitecture) {
+  const auto error = [](const char* name) {
+    return error_of([&] { parse_hf_config({{"model_type", name}}, "config.json"); });
+  };
+  EXPECT_THAT(error("qwen3_next"), HasSubstr("expected \"qwen3\" (the nearest) or another of llama, mistral, "));
+  EXPECT_THAT(error("qwen3_moe_next"), HasSubstr("expected \"qwen3moe\" (the nearest) or another of llama"));
+  EXPECT_THAT(error("Gemma3n"), HasSubstr("expected \"gemma3\" (the nearest)"));
+  EXPECT_THAT(error("granitemoehybrid"), HasSubstr("expected \"granitemoe\" (the nearest)"));
+  EXPECT_THAT(error("deepseek_v3"), HasSubstr("expected one of llama, mistral, "));
+}
+
+TEST(HfConfig, ReadsExperts) {
+  nlohmann::json good = nlohmann::json::parse(read_file(kFixtures / "tiny/config.json"));
+  good["attention_bias"] = false;
+  const auto with = [&](const nlohmann::json& changes) {
+    nlohmann::json changed = good;
+    changed.update(changes);
+    return parse_hf_config(changed, "config.json");
+  };
+  const ModelConfig mixtral = with({{"model_type", "mixtral"}, {"num_local_experts", 4}});
+  EXPECT_EQ(mixtral.n_experts, 4);
+  EXPECT_EQ(mixtral.experts_per_token, 2);
+  EXPECT_EQ(mixtral.expert_size, mixtral.intermediate_size);
+  EXPECT_TRUE(mixtral.normalized_experts);
+  const ModelConfig qwen3 = with({{"model_type", "qwen3_moe"}, {"mlp_only_layers", {1}}});
+  EXPECT_EQ(qwen3.architecture, "qwen3moe");
+  EXPECT_EQ(qwen3.n_experts, 128);
+  EXPECT_EQ(qwen3.expert_size, 768);
+  EXPECT_FALSE(qwen3.normalized_experts);
+  EXPECT_TRUE(qwen3.has_experts(0));
+  EXPECT_FALSE(qwen3.has_experts(1));
+  EXPECT_TRUE(
+      with({{"model_type", "qwen3_moe"}, {"num_local_experts", 4}, {"norm_topk_prob", true}}).normalized_experts);
+  const ModelConfig qwen2 = with({{"model_type", "qwen2_moe"}, {"decoder_sparse_step", 2}, {"sliding_window", 0}});
+  EXPECT_EQ(qwen2.shared_expert_size, 5632);
+  EXPECT_FALSE(qwen2.has_experts(0));
+  EXPECT_TRUE(qwen2.has_experts(1));
+  const auto error = [&](const nlohmann::json& changes) { return error_of([&] { with(changes); }); };
+  EXPECT_THAT(error({{"model_type", "qwen2_moe"}, {"use_sliding_window", true}}),
+              HasSubstr("key \"use_sliding_window\": expected false for qwen2moe, found true"));
+  EXPECT_THAT(error({{"model_type", "qwen2_moe"}, {"qkv_bias", false}}),
+              HasSubstr("key \"qkv_bias\": expected true for qwen2moe, found false"));
+  EXPECT_THAT(error({{"model_type", "mixtral"}, {"num_experts_per_tok", 9}}),
+              HasSubstr("number of experts of a token: expected a number from 1 to 8, found 9"));
+  EXPECT_THAT(error({{"model_type", "qwen3_moe"}, {"mlp_only_layers", {0, 1}}}), HasSubstr("decoder_sparse_step"));
+  EXPECT_THAT(error({{"model_type", "llama"}, {"num_local_experts", 8}}), HasSubstr("num_local_experts"));
+}
+
 TEST(HfConfig, NoKeyIsIgnoredSilently) {
   const nlohmann::json good = nlohmann::json::parse(read_file(kFixtures / "tiny/config.json"));
   const auto with = [&](const nlohmann::json& changes) {

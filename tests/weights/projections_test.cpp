@@ -126,5 +126,79 @@ TEST(FusedProjections, OfAnotherNumberOfRowsStay) {
   EXPECT_TRUE(tensors.contains(name));
 }
 
+ModelConfig two_experts() {
+  ModelConfig config = one_layer();
+  config.n_experts = 2;
+  config.experts_per_token = 1;
+  config.expert_size = 16;
+  config.shared_expert_size = 32;
+  return config;
+}
+
+TEST(Experts, NamesOfEveryProgramAreThoseOfQwen) {
+  const std::pair<const char*, const char*> names[] = {
+      {"block_sparse_moe.gate.weight", "mlp.gate.weight"},
+      {"block_sparse_moe.experts.3.w1.weight", "mlp.experts.3.gate_proj.weight"},
+      {"block_sparse_moe.experts.3.w2.qweight", "mlp.experts.3.down_proj.qweight"},
+      {"mlp.experts.3.w3.weight", "mlp.experts.3.up_proj.weight"},
+      {"mlp.experts.gate_up_proj", "mlp.experts.gate_up_proj.weight"},
+      {"block_sparse_moe.experts.down_proj", "mlp.experts.down_proj.weight"},
+      {"block_sparse_moe.input_linear.weight", "mlp.experts.gate_up_proj.weight"},
+      {"block_sparse_moe.output_linear.weight", "mlp.experts.down_proj.weight"},
+      {"block_sparse_moe.router.layer.weight", "mlp.gate.weight"},
+      {"block_sparse_moe.router.weight", "mlp.gate.weight"},
+      {"mlp.experts.3.gate_proj.weight", "mlp.experts.3.gate_proj.weight"},
+      {"self_attn.q_proj.weight", "self_attn.q_proj.weight"}};
+  for (const auto& [name, expected] : names) EXPECT_EQ(expert_tensor_name(kLayer + name), kLayer + expected);
+}
+
+TEST(Experts, TensorsOfAllExpertsAreSplit) {
+  const ModelConfig config = two_experts();
+  std::vector<float> values(2 * 32 * kInputs);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const auto view = [&](std::vector<int64_t> shape) {
+    return TensorView{"t", TensorType::kF32, std::move(shape), std::as_bytes(std::span(values))};
+  };
+  const auto first = [](const TensorMap& tensors, const std::string& name) {
+    const TensorView& part = tensors.at(kLayer + name);
+    EXPECT_EQ(part.shape, (std::vector<int64_t>{16, kInputs})) << name;
+    float value = 0;
+    std::memcpy(&value, part.data.data(), sizeof value);
+    return value;
+  };
+  TensorMap tensors;
+  tensors[kLayer + "mlp.experts.gate_up_proj.weight"] = view({2, 32, kInputs});
+  split_experts(config, tensors);
+  EXPECT_EQ(first(tensors, "mlp.experts.0.gate_proj.weight"), 0);
+  EXPECT_EQ(first(tensors, "mlp.experts.0.up_proj.weight"), 16 * kInputs);
+  EXPECT_EQ(first(tensors, "mlp.experts.1.gate_proj.weight"), 32 * kInputs);
+  EXPECT_EQ(first(tensors, "mlp.experts.1.up_proj.weight"), 48 * kInputs);
+  EXPECT_EQ(tensors.size(), 4u);
+  values.resize(2 * 16 * kInputs);
+  tensors = {{kLayer + "mlp.experts.up_proj.weight", view({2, 16, kInputs})}};
+  split_experts(config, tensors);
+  EXPECT_EQ(first(tensors, "mlp.experts.1.up_proj.weight"), 16 * kInputs);
+  // Older GGUF files have a tensor for each expert.
+  values.resize(16 * kInputs);
+  tensors = {{kLayer + "mlp.gate_proj.0.weight", view({16, kInputs})},
+             {kLayer + "mlp.gate_proj.1.weight", view({16, kInputs})}};
+  split_experts(config, tensors);
+  EXPECT_EQ(first(tensors, "mlp.experts.1.gate_proj.weight"), 0);
+  // Tensors of another number of experts stay.
+  tensors = {{kLayer + "mlp.experts.up_proj.weight", view({4, 4, kInputs})}};
+  split_experts(config, tensors);
+  EXPECT_TRUE(tensors.contains(kLayer + "mlp.experts.up_proj.weight"));
+}
+
+TEST(Experts, SizesAreThoseOfTheirMlps) {
+  const ModelConfig config = two_experts();
+  const std::vector<MlpTensors> mlps = mlps_of(config, 0);
+  ASSERT_EQ(mlps.size(), 3u);
+  EXPECT_EQ(mlps[1].prefix, kLayer + "mlp.experts.1.");
+  EXPECT_EQ(mlps[2].prefix, kLayer + "mlp.shared_expert.");
+  for (const MlpTensors& mlp : mlps) EXPECT_EQ(mlp_size(config, mlp.prefix + "up_proj.weight"), mlp.size);
+  EXPECT_EQ(mlp_size(config, kLayer + "mlp.up_proj.weight"), 48);
+}
+
 }  // namespace
 }  // namespace smartkv

@@ -1,12 +1,14 @@
 // The parts of a model, joined, must equal the model.
 #include "engine/weights/sharded_weights.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <vector>
 
 #include "tests/engine/model/tiny_llama.h"
+#include "tests/weights/weight_files.h"
 
 namespace smartkv {
 namespace {
@@ -95,6 +97,12 @@ TEST(ShardedWeights, PartsOfAFileMakeTheWhole) {
   const auto weights = Weights::open(std::filesystem::path(SMARTKV_FIXTURES) / "architectures" / "llama_odd.gguf");
   ASSERT_GE(weights->config().n_kv_heads, 2);
   expect_parts_make_the_whole(*weights, 2);
+}
+
+TEST(ShardedWeights, ExpertsAreRefused) {
+  EXPECT_NO_THROW(check_shards(tiny_experts(), 1));
+  EXPECT_THAT(error_of([] { check_shards(tiny_experts(), 2); }),
+              testing::HasSubstr("tensor_parallel: expected 1 for tiny, which has experts (llama), found 2"));
 }
 
 TEST(ShardedWeights, ConfigsAddUp) {

@@ -272,7 +272,7 @@ TEST(Gguf, NoKeyIsIgnoredSilently) {
       with(GgufKeys().integer("llama.vocab_size", 40).integer("llama.expert_count", 0).string("general.name", "x")),
       "no error");
   EXPECT_THAT(with(GgufKeys().integer("llama.expert_count", 8)),
-              HasSubstr("key \"llama.expert_count\": expected 0, found 8"));
+              HasSubstr("key \"llama.expert_used_count\": expected a positive number, found none"));
   EXPECT_THAT(with(GgufKeys().number("llama.attention.max_alibi_bias", 8)),
               HasSubstr("key \"llama.attention.max_alibi_bias\": expected no such key"));
   EXPECT_THAT(with(GgufKeys().number("llama.logit_scale", 8)),

@@ -19,6 +19,7 @@ TEST(LlamaFootprint, IsThatOfTheLoadedModel) {
   for (const WeightFormat weights :
        {WeightFormat::kBf16, WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kF32}) {
     expect_loaded(tiny_config(), {.weights = weights});
+    expect_loaded(tiny_experts(), {.weights = weights});
   }
 }
 
@@ -30,6 +31,17 @@ TEST(LlamaFootprint, CountsWhatRelativesAdd) {
     config.qk_norm = norm;
     expect_loaded(config, {.dtype = DataType::kBf16});
   }
+}
+
+TEST(LlamaFootprint, APassOfExpertsHoldsTheirOutputs) {
+  ModelConfig dense = tiny_experts();
+  dense.n_experts = dense.experts_per_token = dense.expert_size = dense.shared_expert_size = 0;
+  const auto more = [&](Backend backend) {
+    return llama_pass_bytes(tiny_experts(), {.backend = backend}, 1) - llama_pass_bytes(dense, {.backend = backend}, 1);
+  };
+  // Of three MLPs the outputs, of five experts the logits, and 2 * 32 + 64 - 96 more columns of gates.
+  EXPECT_EQ(more(Backend::kNative), (3 * 64 + 5) * 4 + 32 * 2);
+  EXPECT_EQ(more(Backend::kTorch), 5 * 4);
 }
 
 TEST(LlamaFootprint, APassGrowsWithItsTokens) {

@@ -1,6 +1,8 @@
 // The promises of Model::forward. tests/engine/torch compares its values with LibTorch's.
 #include "engine/model/llama.h"
 
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -10,11 +12,12 @@
 namespace smartkv {
 namespace {
 
-class LlamaTypes : public testing::TestWithParam<const char*> {};
+class LlamaTypes : public testing::TestWithParam<std::tuple<const char*, bool>> {};
 
 TEST_P(LlamaTypes, LogitsDoNotDependOnChunksOrBatch) {
-  const TinyWeights weights(tiny_config());
-  Served served(weights, std::string(GetParam()) == "f32" ? "f32" : "bf16", GetParam());
+  const auto [type, experts] = GetParam();
+  const TinyWeights weights(experts ? tiny_experts() : tiny_config());
+  Served served(weights, std::string(type) == "f32" ? "f32" : "bf16", type);
   const std::vector<TokenId> a = some_tokens(200, 259, 1), b = some_tokens(33, 259, 2), c = some_tokens(1, 259, 3);
   const std::vector<float> whole = served.run(a, 512);
   for (const int64_t chunk : {1, 7, 64, 100}) EXPECT_EQ(whole, served.run(a, chunk)) << "chunks of " << chunk;
@@ -39,7 +42,11 @@ TEST_P(LlamaTypes, LogitsDoNotDependOnChunksOrBatch) {
   EXPECT_TRUE(std::equal(one.begin(), one.end(), expected.end() - 259));
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, LlamaTypes, testing::Values("f32", "bf16", "int8", "int4"));
+INSTANTIATE_TEST_SUITE_P(Types, LlamaTypes,
+                         testing::Combine(testing::Values("f32", "bf16", "int8", "int4"), testing::Bool()),
+                         [](const auto& item) {
+                           return std::string(std::get<0>(item.param)) + (std::get<1>(item.param) ? "_experts" : "");
+                         });
 
 TEST(Llama, RewindsToWhereItWas) {
   const TinyWeights weights(tiny_config());

@@ -48,6 +48,7 @@ TEST(ModelOptions, EveryValueHasANameOfItsOwn) {
   expect_every_name_found<WeightFormat>(static_cast<size_t>(WeightFormat::kInt4) + 1);
   expect_every_name_found<Backend>(static_cast<size_t>(Backend::kTorch) + 1);
   expect_every_name_found<CudaGraphs>(static_cast<size_t>(CudaGraphs::kOff) + 1);
+  expect_every_name_found<WeightsLock>(static_cast<size_t>(WeightsLock::kOn) + 1);
   expect_every_name_found<DraftCopy>(static_cast<size_t>(DraftCopy::kInt4) + 1);
   expect_every_name_found<RopeScaling>(static_cast<size_t>(RopeScaling::kLongRope) + 1);
   EXPECT_EQ(name(DataType::kF16), "f16");
@@ -78,6 +79,12 @@ TEST(ModelOptions, TypesThatDoNotGoTogetherAreNamed) {
   EXPECT_EQ(product_type({.weights = WeightFormat::kF32}), ProductType::kF32);
   EXPECT_EQ(product_type({.weights = WeightFormat::kInt8}), ProductType::kBf16);
   EXPECT_EQ(product_type({.dtype = DataType::kF16}), ProductType::kF16);
+}
+
+TEST(ModelOptions, OnlyTheNativeBackendLocksWeights) {
+  EXPECT_THAT(model_option_errors({.weights_lock = WeightsLock::kOn}), IsEmpty());
+  EXPECT_THAT(model_option_errors({.weights_lock = WeightsLock::kOn, .backend = Backend::kTorch}),
+              ElementsAre("weights_lock: expected off with backend torch, found \"on\""));
 }
 
 TEST(ModelOptions, SizesAreInRange) {

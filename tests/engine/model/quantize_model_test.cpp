@@ -14,6 +14,7 @@
 #include "engine/text/chat_template_files.h"
 #include "engine/weights/gguf.h"
 #include "engine/weights/gguf_writer.h"
+#include "engine/weights/projections.h"
 #include "engine/weights/quantized_rows.h"
 #include "engine/weights/safetensors.h"
 #include "kernels/half.h"
@@ -55,6 +56,10 @@ std::filesystem::path write_folder(const Folder& folder, bool tied,
 }
 
 std::span<const std::byte> bytes_of(const std::vector<float>& values) { return std::as_bytes(std::span(values)); }
+
+bool is_expert(const std::string& name) {
+  return name.find("_exps.") != std::string::npos || name.find(".experts.") != std::string::npos;
+}
 
 using TypeOf = std::function<TensorType(const std::string& name)>;
 
@@ -102,6 +107,26 @@ std::vector<std::byte> random_blocks(TensorType type, int64_t elements, std::mt1
   return bytes;
 }
 
+// Joins the projections of all experts of a layer, as llama.cpp has them.
+void join_experts(const ModelConfig& c, std::vector<NamedTensor>& tensors) {
+  std::map<std::string, NamedTensor> joined;
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    for (const auto& [prefix, size] : mlps_of(c, layer)) {
+      for (const std::string projection : {"gate", "up", "down"}) {
+        const auto found = std::ranges::find(tensors, prefix + projection + "_proj.weight", &NamedTensor::name);
+        NamedTensor& all = joined["blk." + std::to_string(layer) + ".ffn_" + projection + "_exps.weight"];
+        all.shape = {c.n_experts, found->shape[0], found->shape[1]};
+        all.values.insert(all.values.end(), found->values.begin(), found->values.end());
+        tensors.erase(found);
+      }
+    }
+  }
+  for (auto& [name, tensor] : joined) {
+    tensor.name = name;
+    tensors.push_back(std::move(tensor));
+  }
+}
+
 // Writes the same model under llama.cpp's names. Tensors that are not F32 get random blocks of their own.
 std::filesystem::path write_gguf(const Folder& folder, const ModelConfig& c = tiny_config(),
                                  const TypeOf& type_of = q4_0_values) {
@@ -119,7 +144,10 @@ std::filesystem::path write_gguf(const Folder& folder, const ModelConfig& c = ti
   number("attention.key_length", c.head_dim);
   number("attention.value_length", c.head_dim);
   number("context_length", c.context_length);
+  number("expert_count", c.n_experts);
+  number("expert_used_count", c.experts_per_token);
   std::vector<NamedTensor> tensors = tensors_of(TinyWeights(c));
+  if (c.n_experts > 0) join_experts(c, tensors);
   for (NamedTensor& tensor : tensors) {
     for (const auto& [from, to] :
          std::vector<std::pair<std::string, std::string>>{{"model.layers.", "blk."},
@@ -131,6 +159,7 @@ std::filesystem::path write_gguf(const Folder& folder, const ModelConfig& c = ti
                                                           {"self_attn.k_proj", "attn_k"},
                                                           {"self_attn.v_proj", "attn_v"},
                                                           {"self_attn.o_proj", "attn_output"},
+                                                          {"mlp.gate.", "ffn_gate_inp."},
                                                           {"mlp.gate_proj", "ffn_gate"},
                                                           {"mlp.up_proj", "ffn_up"},
                                                           {"mlp.down_proj", "ffn_down"}}) {
@@ -298,6 +327,58 @@ TEST(LoadLlama, EveryTypeOfGgufKeepsItsSize) {
     const double error = relative_error(served.run(tokens, 512), exact);
     EXPECT_GT(error, 0.0);
     EXPECT_LT(error, 5 * relative_error(rounded.run(tokens, 512), exact));  // inputs in 8 bits
+  }
+}
+
+// The same of experts, and their results have the same bits in any batch.
+TEST(LoadLlama, ExpertsOfEveryTypeOfGgufKeepTheirSizeAndBits) {
+  ModelConfig c = tiny_config();
+  c.hidden_size = c.intermediate_size = c.expert_size = 256;
+  c.head_dim = 64;
+  c.n_layers = 1;
+  c.n_experts = 4;
+  c.experts_per_token = 2;
+  const std::vector<TokenId> tokens = some_tokens(24, c.vocab_size, 1);
+  for (const TensorTypeInfo& info : tensor_types()) {
+    if (info.ggml < 0 || info.block_elements == 1 || info.type == TensorType::kNvfp4) continue;
+    SCOPED_TRACE(info.name);
+    const Folder folder;
+    const auto weights = Weights::open(
+        write_gguf(folder, c, [&](const std::string& name) { return is_expert(name) ? info.type : TensorType::kF32; }));
+    EXPECT_EQ(weights->config().architecture, "mixtral");
+    int64_t bytes = 0;
+    for (const std::string& name : weights->names()) {
+      const TensorView view = *weights->find(name);
+      if (is_expert(name)) bytes += view.bytes();
+    }
+    Served served(*weights, "auto"), expanded(*weights, "bf16", "bf16");
+    const int64_t saved = expanded.model->weight_bytes() - served.model->weight_bytes();
+    const int64_t all = 3 * c.n_experts * 256 * 256 * 2;  // in bf16
+    EXPECT_LE(static_cast<double>(all - saved), 1.1 * static_cast<double>(bytes));
+    EXPECT_EQ(llama_weight_bytes(*weights, {}), served.model->weight_bytes());
+    const std::vector<float> logits = served.run(tokens, 512);
+    for (const int64_t chunk : {1, 5}) EXPECT_EQ(served.run(tokens, chunk), logits) << chunk;
+    EXPECT_LT(relative_error(logits, expanded.run(tokens, 512)), 0.1);
+  }
+}
+
+TEST(QuantizeModelIntegers, ExpertsAreQuantizedAndRoutersAreNot) {
+  const Folder folder;
+  ModelConfig c = tiny_config();
+  c.n_experts = 3;
+  c.experts_per_token = 1;
+  c.expert_size = c.intermediate_size;
+  const auto in = write_gguf(folder, c, [](const std::string&) { return TensorType::kF32; });
+  ThreadPool pool(2);
+  for (const auto& [type, stored] :
+       {std::pair(WeightType::kInt8, TensorType::kQ8_0), {WeightType::kInt4, TensorType::kQ4_1}}) {
+    const auto out = folder.path() / (std::string(kernels::name(type)) + ".gguf");
+    quantize_model(in, out, type, pool);
+    expect_same_answers(in, out, std::string(kernels::name(type)).c_str());
+    const GgufFile file = GgufFile::open(out);
+    EXPECT_EQ(file.tensors().at("blk.0.ffn_up_exps.weight").type, stored);
+    EXPECT_EQ(file.tensors().at("blk.0.ffn_up_exps.weight").shape.size(), 3u);
+    EXPECT_EQ(file.tensors().at("blk.0.ffn_gate_inp.weight").type, TensorType::kF32);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/weights/projections.h"
 #include "engine/weights/weights.h"
 
 namespace smartkv {
@@ -22,6 +23,17 @@ inline ModelConfig tiny_config() {
   config.vocab_size = 259;
   config.context_length = 512;
   config.tie_word_embeddings = true;
+  return config;
+}
+
+// Experts of which a token has two of five, and one that all tokens have.
+inline ModelConfig tiny_experts() {
+  ModelConfig config = tiny_config();
+  config.n_experts = 5;
+  config.experts_per_token = 2;
+  config.expert_size = 32;
+  config.shared_expert_size = 64;
+  config.expert_layers = {true, false, true};
   return config;
 }
 
@@ -48,9 +60,15 @@ class TinyWeights final : public Weights {
       add_linear(layer + "self_attn.k_proj", kv, c.hidden_size, c.attention_bias);
       add_linear(layer + "self_attn.v_proj", kv, c.hidden_size, c.attention_bias);
       add_linear(layer + "self_attn.o_proj", c.hidden_size, q, c.attention_bias);
-      add_linear(layer + "mlp.gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias);
-      add_linear(layer + "mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias);
-      add_linear(layer + "mlp.down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias);
+      if (c.has_experts(i)) add_linear(layer + "mlp.gate", c.n_experts, c.hidden_size, false);
+      if (c.has_experts(i) && c.shared_expert_size > 0) {
+        add_linear(layer + "mlp.shared_expert_gate", 1, c.hidden_size, false);
+      }
+      for (const auto& [mlp, size] : mlps_of(c, i)) {
+        add_linear(mlp + "gate_proj", size, c.hidden_size, c.mlp_bias);
+        add_linear(mlp + "up_proj", size, c.hidden_size, c.mlp_bias);
+        add_linear(mlp + "down_proj", c.hidden_size, size, c.mlp_bias);
+      }
     }
     add("model.norm.weight", {c.hidden_size}, 0.2f, 1.0f);
     if (!c.tie_word_embeddings) add("lm_head.weight", {c.vocab_size, c.hidden_size}, 0.2f);

@@ -14,12 +14,13 @@ bool operator==(const RopeStretch& a, const RopeStretch& b) { return a.scaling =
 
 // Returns whether all options are equal. A new option does not compile until it is named here.
 bool same(const ModelOptions& a, const ModelOptions& b) {
-  const auto& [path, dtype, weights, backend, device, cuda_graphs, tensor_parallel, threads, context_length,
-               rope_scaling, int4_floats, gates, channel_worth] = a;
-  return path == b.path && dtype == b.dtype && weights == b.weights && backend == b.backend && device == b.device &&
-         cuda_graphs == b.cuda_graphs && tensor_parallel == b.tensor_parallel && threads == b.threads &&
-         context_length == b.context_length && rope_scaling == b.rope_scaling && int4_floats == b.int4_floats &&
-         gates == b.gates && channel_worth == b.channel_worth;
+  const auto& [path, dtype, weights, weights_lock, backend, device, cuda_graphs, tensor_parallel, threads,
+               context_length, rope_scaling, int4_floats, gates, channel_worth] = a;
+  return path == b.path && dtype == b.dtype && weights == b.weights && weights_lock == b.weights_lock &&
+         backend == b.backend && device == b.device && cuda_graphs == b.cuda_graphs &&
+         tensor_parallel == b.tensor_parallel && threads == b.threads && context_length == b.context_length &&
+         rope_scaling == b.rope_scaling && int4_floats == b.int4_floats && gates == b.gates &&
+         channel_worth == b.channel_worth;
 }
 
 TEST(OptionsMessage, CarriesEveryOption) {
@@ -27,6 +28,7 @@ TEST(OptionsMessage, CarriesEveryOption) {
       [](auto& o) { o.path = "folder with \"quotes\"/\xff.gguf"; },  // a path is any bytes
       [](auto& o) { o.dtype = DataType::kF32; },
       [](auto& o) { o.weights = WeightFormat::kInt4; },
+      [](auto& o) { o.weights_lock = WeightsLock::kOn; },
       [](auto& o) { o.backend = Backend::kTorch; },
       [](auto& o) { o.device = "cuda:3"; },
       [](auto& o) { o.cuda_graphs = CudaGraphs::kOff; },

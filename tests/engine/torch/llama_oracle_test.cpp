@@ -36,6 +36,15 @@ ModelConfig variant(const std::string& name) {
     config.sliding_window = 40;
     config.window_layers = {true, false, true};
   }
+  if (name == "experts") config = tiny_experts();
+  if (name == "normalized_experts") {
+    config = tiny_experts();
+    config.normalized_experts = true;
+    config.shared_expert_size = 0;
+    config.expert_layers.clear();
+    config.norm_placement = NormPlacement::kBoth;
+    config.residual_multiplier = 0.22;
+  }
   if (name == "smollm3") config.rope_layers = {true, false, true};
   if (name == "partial") config.rope.rotary_dim = 24;
   if (name == "granite") {
@@ -83,7 +92,7 @@ TEST_P(LlamaVariants, Bf16IsNearerThanLibTorchInBf16) {
 INSTANTIATE_TEST_SUITE_P(Variants, LlamaVariants,
                          testing::Values("gqa", "mha", "head128", "untied", "biases", "llama3", "yarn", "linear",
                                          "dynamic", "qwen3", "olmo2", "smollm3", "sinks", "partial", "granite",
-                                         "gemma2", "gemma3"));
+                                         "gemma2", "gemma3", "experts", "normalized_experts"));
 
 }  // namespace
 }  // namespace smartkv
