@@ -154,9 +154,12 @@ enum class Epilogue : uint8_t {
   // out = silu(gate) * up, in the type of x. W interleaves gate and up by 16 rows (16 gate lanes, 16 up lanes, ...).
   kSwiGlu,
   kGeGlu,  // The same with the tanh approximation of gelu(gate) in place of silu(gate).
+  // out = g / (1 + exp(-1.702 g)) * (1 + u), where g is gate, at most 7, and u is up, from -7 to 7 (gpt-oss).
+  kClampedSwiGlu,
 };
+inline constexpr float kClampedSwiGluLimit = 7.0f, kClampedSwiGluAlpha = 1.702f;
 
-inline bool is_gated(Epilogue epilogue) { return epilogue == Epilogue::kSwiGlu || epilogue == Epilogue::kGeGlu; }
+inline bool is_gated(Epilogue epilogue) { return epilogue != Epilogue::kStore && epilogue != Epilogue::kAdd; }
 
 // The caller owns x.
 struct LinearInput {

@@ -17,7 +17,7 @@ struct LinearCall {
   LinearInput input;
   LinearOutput output;
   const float* row_factors = nullptr;  // [N] or null: applied to y before the bias.
-  bool gated_bf16 = false;             // Whether kSwiGlu and kGeGlu write bf16 rather than f32.
+  bool gated_bf16 = false;             // Whether gated epilogues write bf16 rather than f32.
   // The quantized x, for integer weights. A value is x_scale * q. x_sum is x_scale times the sum of the group's q; for
   // weights without minimums it is also multiplied by minus the centre. If halves of a group have their own scales,
   // there is one sum for each: [rows, K/16].

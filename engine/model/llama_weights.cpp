@@ -336,7 +336,7 @@ int64_t LlamaWeights::bytes() const {
     for (const kernels::PackedMatrix* matrix : matrices_of(layer)) bytes += matrix->bytes();
     for (const auto* floats :
          {&layer.attention_norm, &layer.attention_output_norm, &layer.mlp_norm, &layer.mlp_output_norm, &layer.qkv_bias,
-          &layer.output_bias, &layer.gate_up_bias, &layer.down_bias}) {
+          &layer.output_bias, &layer.gate_up_bias, &layer.down_bias, &layer.router_bias}) {
       bytes += static_cast<int64_t>(floats->size() * sizeof(float));
     }
   }
@@ -413,7 +413,7 @@ std::vector<Stacked> stack_qkv(const Weights& weights, LlamaStorage storage, con
 LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool& pool,
                         const std::function<void(double)>& progress) {
   const ModelConfig& c = weights.config();
-  const int64_t hidden = c.hidden_size, inter = c.intermediate_size;
+  const int64_t hidden = c.hidden_size;
   const int64_t q_rows = c.n_heads * c.head_dim;
   Packer packer(weights, pool, progress);
   LlamaWeights packed;
@@ -446,14 +446,17 @@ LlamaWeights pack_llama(const Weights& weights, LlamaStorage storage, ThreadPool
         w.output_bias = read_vector(weights, layer + "self_attn.o_proj.bias", hidden);
       }
     }
-    if (c.mlp_bias) {
-      const std::vector<float> gate = read_vector(weights, layer + "mlp.gate_proj.bias", inter);
-      const std::vector<float> up = read_vector(weights, layer + "mlp.up_proj.bias", inter);
-      for (int64_t row = 0; row < inter; row += kLanes) {
+    for (const MlpTensors& mlp : c.mlp_bias ? mlps_of(c, i) : std::vector<MlpTensors>()) {
+      const std::vector<float> gate = read_vector(weights, mlp.prefix + "gate_proj.bias", mlp.size);
+      const std::vector<float> up = read_vector(weights, mlp.prefix + "up_proj.bias", mlp.size);
+      for (int64_t row = 0; row < mlp.size; row += kLanes) {
         w.gate_up_bias.insert(w.gate_up_bias.end(), gate.begin() + row, gate.begin() + row + kLanes);
         w.gate_up_bias.insert(w.gate_up_bias.end(), up.begin() + row, up.begin() + row + kLanes);
       }
-      w.down_bias = read_vector(weights, layer + "mlp.down_proj.bias", hidden);
+      append(w.down_bias, read_vector(weights, mlp.prefix + "down_proj.bias", hidden));
+    }
+    if (c.has_experts(i) && c.router_bias) {
+      w.router_bias = read_vector(weights, layer + "mlp.gate.bias", c.n_experts);
     }
   }
   packed.final_norm = read_vector(weights, "model.norm.weight", hidden);

@@ -34,8 +34,10 @@ struct LlamaLayerWeights {
   std::vector<kernels::PackedMatrix> gate_up;
   std::vector<kernels::PackedMatrix> down;  // [hidden_size, intermediate_size] of each MLP
   kernels::PackedMatrix router;             // [n_experts, hidden_size]; empty in dense layers
+  std::vector<float> router_bias;           // [n_experts] or empty
   kernels::PackedMatrix shared_gate;        // [1, hidden_size]; empty if there is no shared expert
-  std::vector<float> qkv_bias, output_bias, gate_up_bias, down_bias;  // Empty if the model has none.
+  // gate_up_bias and down_bias: of all MLPs in order. Empty if the model has none.
+  std::vector<float> qkv_bias, output_bias, gate_up_bias, down_bias;
 };
 
 // Returns all matrices of a layer. Some may be empty.

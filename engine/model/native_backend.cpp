@@ -87,10 +87,8 @@ class NativeBackend final : public LlamaBackend {
       experts_.run(w, normed_.data(), rows_, branch_.as<float>());
       return add_branch(w.mlp_output_norm);
     }
-    run_linear(
-        w.gate_up.front(), normed_.data(),
-        {gated_.data(), config_.intermediate_size,
-         config_.activation == Activation::kGelu ? Epilogue::kGeGlu : Epilogue::kSwiGlu, data_of(w.gate_up_bias)});
+    run_linear(w.gate_up.front(), normed_.data(),
+               {gated_.data(), config_.intermediate_size, gated_epilogue(config_.activation), data_of(w.gate_up_bias)});
     project_residual(w.down.front(), gated_.data(), w.down_bias, w.mlp_output_norm);
   }
 

@@ -7,12 +7,29 @@
 #include "kernels/thread_pool.h"
 
 namespace smartkv {
+namespace {
+
+// Returns the biases from number `first` on, or null if there are none.
+const float* bias_of(const std::vector<float>& biases, int64_t first) {
+  return biases.empty() ? nullptr : biases.data() + first;
+}
+
+}  // namespace
+
+kernels::Epilogue gated_epilogue(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu: return kernels::Epilogue::kSwiGlu;
+    case Activation::kGelu: return kernels::Epilogue::kGeGlu;
+    case Activation::kClampedSilu: return kernels::Epilogue::kClampedSwiGlu;
+  }
+  return kernels::Epilogue::kSwiGlu;
+}
 
 NativeExperts::NativeExperts(const ModelConfig& config, kernels::KvType type, ThreadPool& pool)
     : config_(config),
       pool_(pool),
       element_bytes_(type == kernels::KvType::kBf16 ? 2 : 4),
-      epilogue_(config.activation == Activation::kGelu ? kernels::Epilogue::kGeGlu : kernels::Epilogue::kSwiGlu),
+      epilogue_(gated_epilogue(config.activation)),
       each_(config.experts_per_token + (config.shared_expert_size > 0 ? 1 : 0)) {}
 
 void NativeExperts::run(const LlamaLayerWeights& weights, const void* x, int64_t rows, float* out) {
@@ -28,7 +45,8 @@ void NativeExperts::run(const LlamaLayerWeights& weights, const void* x, int64_t
                          mlp.gate_up_row,
                          2 * mlp.size,
                          {x, group.rows, hidden},
-                         {gated_of(group), mlp.size, epilogue_}});
+                         {gated_of(group), mlp.size, epilogue_,
+                          bias_of(weights.gate_up_bias, static_cast<int64_t>(group.mlp) * 2 * config_.expert_size)}});
   }
   kernels::linear_groups(pool_, products_, places_, rows, scratch_);
   products_.clear();
@@ -38,7 +56,8 @@ void NativeExperts::run(const LlamaLayerWeights& weights, const void* x, int64_t
                          mlp.down_row,
                          hidden,
                          {gated_of(group), group.rows, mlp.size},
-                         {outputs_.as<float>() + group.first * hidden, hidden, kernels::Epilogue::kStore}});
+                         {outputs_.as<float>() + group.first * hidden, hidden, kernels::Epilogue::kStore,
+                          bias_of(weights.down_bias, static_cast<int64_t>(group.mlp) * hidden)}});
   }
   kernels::linear_groups(pool_, products_, {}, 0, scratch_);
   combine(rows, out);
@@ -59,7 +78,11 @@ void NativeExperts::choose(const LlamaLayerWeights& weights, const void* x, int6
   experts_.resize(static_cast<size_t>(rows * k));
   weights_.resize(static_cast<size_t>(rows * k));
   products_.clear();
-  products_.push_back({&weights.router, 0, n, {x, rows, hidden}, {logits_.data(), n}});
+  products_.push_back({&weights.router,
+                       0,
+                       n,
+                       {x, rows, hidden},
+                       {logits_.data(), n, kernels::Epilogue::kStore, bias_of(weights.router_bias, 0)}});
   if (config_.shared_expert_size > 0) {
     products_.push_back({&weights.shared_gate, 0, 1, {x, rows, hidden}, {shared_.data(), 1}});
   }

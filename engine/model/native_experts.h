@@ -12,6 +12,8 @@
 
 namespace smartkv {
 
+kernels::Epilogue gated_epilogue(Activation activation);
+
 // Computes the experts of a pass. One list of tasks computes gate and up of all experts over their rows, another one
 // the down projections. A row's result has the same bits in any batch: products are batch-invariant, and the outputs of
 // a row's experts are added in the order of their weights.

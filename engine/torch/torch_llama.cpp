@@ -6,6 +6,7 @@
 #include "engine/model/rope.h"
 #include "engine/weights/projections.h"
 #include "kernels/cpu_level.h"
+#include "kernels/linear.h"
 
 namespace smartkv {
 namespace {
@@ -78,6 +79,17 @@ AttentionInputs TorchLlama::attention_inputs(const torch::Tensor& x, int64_t ind
   return inputs;
 }
 
+torch::Tensor activated(Activation activation, const torch::Tensor& gate, const torch::Tensor& up) {
+  switch (activation) {
+    case Activation::kSilu: return torch::silu(gate) * up;
+    case Activation::kGelu: return torch::gelu(gate, "tanh") * up;
+    case Activation::kClampedSilu: break;
+  }
+  constexpr double kLimit = kernels::kClampedSwiGluLimit;
+  const torch::Tensor g = gate.clamp_max(kLimit);
+  return g * torch::sigmoid(g * kernels::kClampedSwiGluAlpha) * (up.clamp(-kLimit, kLimit) + 1);
+}
+
 torch::Tensor causal_probabilities(const torch::Tensor& q, const torch::Tensor& k, int64_t first, int64_t end) {
   const torch::Tensor future = torch::ones({end - first, end}, torch::kBool).triu(first + 1);
   return torch::matmul(q.slice(-2, first, end), k.slice(0, 0, end).t())
@@ -105,8 +117,7 @@ torch::Tensor causal_attention(const AttentionInputs& inputs) {
 torch::Tensor TorchLlama::mlp(const torch::Tensor& x, int64_t index) const {
   const auto of = [&](const std::string& prefix) {
     const torch::Tensor gate = linear(x, prefix + "gate_proj");
-    const torch::Tensor gated = config_.activation == Activation::kGelu ? torch::gelu(gate, "tanh") : torch::silu(gate);
-    return linear(gated * linear(x, prefix + "up_proj"), prefix + "down_proj");
+    return linear(activated(config_.activation, gate, linear(x, prefix + "up_proj")), prefix + "down_proj");
   };
   const std::vector<MlpTensors> mlps = mlps_of(config_, index);
   if (!config_.has_experts(index)) return of(mlps.front().prefix);

@@ -22,6 +22,9 @@ struct AttentionInputs {
   torch::Tensor sinks;  // scores of a further entry without a value, [heads]; undefined for none
 };
 
+// Returns what an MLP makes of gate and up.
+torch::Tensor activated(Activation activation, const torch::Tensor& gate, const torch::Tensor& up);
+
 // Returns the fastest dtype for products on this CPU with at least the precision of bf16. It is bf16 with AVX-512 and
 // f32 otherwise, because LibTorch's emulation of bf16 is many times slower.
 torch::Dtype cpu_product_dtype();

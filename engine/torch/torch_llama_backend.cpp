@@ -120,7 +120,7 @@ class TorchBackend final : public LlamaBackend {
             {size, reader.linear({{prefix + "gate_proj", size}, {prefix + "up_proj", size}}, hidden, c.mlp_bias),
              reader.linear({{prefix + "down_proj", hidden}}, size, c.mlp_bias)});
       }
-      if (c.has_experts(i)) packed.router = reader.linear({{mlp + "gate", c.n_experts}}, hidden, false);
+      if (c.has_experts(i)) packed.router = reader.linear({{mlp + "gate", c.n_experts}}, hidden, c.router_bias);
       if (packed.mlps.size() > static_cast<size_t>(c.n_experts) && c.has_experts(i)) {
         packed.shared_gate = reader.linear({{mlp + "shared_expert_gate", 1}}, hidden, false);
       }
@@ -337,24 +337,24 @@ class TorchBackend final : public LlamaBackend {
     x_.add_(norm_weight.defined() ? norm(branch, norm_weight) : branch, config_.residual_multiplier);
   }
 
-  // Returns act(gate) * up of an MLP.
+  // Returns what an MLP makes of gate and up.
   Tensor gated(const Mlp& mlp, const Tensor& input) const {
     Tensor gate_up = torch::linear(input, mlp.gate_up.weight);
     if (mlp.gate_up.bias.defined()) gate_up.add_(mlp.gate_up.bias);
-    const Tensor gate = gate_up.narrow(1, 0, mlp.size);
-    return (config_.activation == Activation::kGelu ? torch::gelu(gate, "tanh") : torch::silu(gate)) *
-           gate_up.narrow(1, mlp.size, mlp.size);
+    return activated(config_.activation, gate_up.narrow(1, 0, mlp.size), gate_up.narrow(1, mlp.size, mlp.size));
   }
 
   // Returns the weighted sum of the experts of each row of `input`, f32.
   Tensor run_experts(const Layer& layer, const Tensor& input) const {
-    const Tensor probabilities = torch::linear(input, layer.router.weight).to(torch::kFloat32).softmax(1);
+    const auto product = [](const Tensor& x, const Linear& linear) {
+      const Tensor y = torch::linear(x, linear.weight).to(torch::kFloat32);
+      return linear.bias.defined() ? y + linear.bias : y;
+    };
+    const Tensor probabilities = product(input, layer.router).softmax(1);
     auto [weights, chosen] = probabilities.topk(config_.experts_per_token, 1);
     if (config_.normalized_experts) weights = weights / weights.sum(1, true);
     Tensor sum = torch::zeros({input.size(0), config_.hidden_size}, torch::TensorOptions(device_));
-    const auto output = [&](const Mlp& mlp, const Tensor& rows) {
-      return torch::linear(gated(mlp, rows), mlp.down.weight).to(torch::kFloat32);
-    };
+    const auto output = [&](const Mlp& mlp, const Tensor& rows) { return product(gated(mlp, rows), mlp.down); };
     for (int64_t expert = 0; expert < config_.n_experts; ++expert) {
       const Tensor places = chosen.eq(expert).nonzero();  // [n, 2]: row, and which of its experts
       if (places.size(0) == 0) continue;
@@ -362,8 +362,7 @@ class TorchBackend final : public LlamaBackend {
       sum.index_add_(0, rows, weight * output(layer.mlps[static_cast<size_t>(expert)], input.index_select(0, rows)));
     }
     if (layer.shared_gate.weight.defined()) {
-      sum.add_(torch::linear(input, layer.shared_gate.weight).to(torch::kFloat32).sigmoid() *
-               output(layer.mlps.back(), input));
+      sum.add_(product(input, layer.shared_gate).sigmoid() * output(layer.mlps.back(), input));
     }
     return sum;
   }

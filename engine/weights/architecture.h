@@ -38,8 +38,13 @@ struct Architecture {
   bool attention_bias_key = true;  // the architecture has the key "attention_bias"
   bool mlp_bias_key = false;       // the architecture has the key "mlp_bias"
   bool fused_projections = false;  // q, k and v are one tensor, gate and up another
-  bool partial_rotary = false;     // the architecture has the key "partial_rotary_factor"
-  bool multipliers = false;        // Granite's four multipliers: embedding, attention, residual, logits
+  bool attention_sinks = false;
+  // Experts have biases, as has the router, and Hugging Face files keep gate and up in neighbouring rows (MXFP4) or
+  // columns (floats, which are transposed).
+  bool gpt_oss_experts = false;
+  bool yarn_truncates = true;   // RopeConfig::truncate, unless a key says otherwise
+  bool partial_rotary = false;  // the architecture has the key "partial_rotary_factor"
+  bool multipliers = false;     // Granite's four multipliers: embedding, attention, residual, logits
   // The last of every so many layers has no RoPE, unless keys say otherwise. 0 if all layers have RoPE.
   int64_t rope_free_interval = 0;
   QkNorm qk_norm = QkNorm::kNone;

@@ -23,6 +23,7 @@ constexpr std::pair<std::string_view, std::string_view> kLayerNames[] = {
     {"attn_v.", "self_attn.v_proj."},
     {"attn_qkv.", "self_attn.qkv_proj."},
     {"attn_output.", "self_attn.o_proj."},
+    {"attn_sinks.weight", "self_attn.sinks"},
     {"attn_q_norm.", "self_attn.q_norm."},
     {"attn_k_norm.", "self_attn.k_norm."},
     {"post_attention_norm.", "post_attention_layernorm."},
@@ -155,7 +156,9 @@ class ConfigReader {
     c.vocab_size = embedding->second.shape.front();
     c.tie_word_embeddings = !file_.tensors().contains("output.weight");
     c.attention_bias = a.qkv_bias || file_.tensors().contains("blk.0.attn_q.bias");
-    c.mlp_bias = file_.tensors().contains("blk.0.ffn_gate.bias");
+    c.mlp_bias = a.gpt_oss_experts || file_.tensors().contains("blk.0.ffn_gate.bias");
+    c.router_bias = a.gpt_oss_experts;
+    c.attention_sinks = a.attention_sinks;
     read_end_token(c);
     check_config(c, file_.name());
     if (integer("attention.value_length", c.head_dim) != c.head_dim) {
@@ -278,6 +281,7 @@ class ConfigReader {
       }
     } else if (type != nullptr && *type == "yarn") {
       rope.scaling = RopeScaling::kYarn;
+      rope.truncate = architecture_->yarn_truncates;
       rope.factor = factor == 0.0 ? 1.0 : factor;
       rope.magnitude *= 0.1 * std::log(rope.factor) + 1.0;
     } else if (type != nullptr && *type != "none" && !(*type == "longrope" && rope.scaling == RopeScaling::kLongRope)) {

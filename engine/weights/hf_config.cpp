@@ -6,6 +6,7 @@
 #include "engine/weights/config_fields.h"
 #include "engine/weights/hf_weights.h"
 #include "engine/weights/quantization_config.h"
+#include "kernels/linear.h"
 
 namespace smartkv {
 namespace {
@@ -98,7 +99,7 @@ void read_rope_scaling(const nlohmann::json& scaling, const std::string& prefix,
         fields.number("factor", static_cast<double>(c.context_length) / static_cast<double>(rope.original_context));
     rope.beta_fast = fields.number("beta_fast", 32.0);
     rope.beta_slow = fields.number("beta_slow", 1.0);
-    rope.truncate = fields.boolean("truncate", true);
+    rope.truncate = fields.boolean("truncate", find_architecture(c.architecture)->yarn_truncates);
     rope.magnitude = yarn_magnitude(fields, rope.factor);
   } else if (type == "linear" || type == "dynamic" || type == "llama3") {
     rope.scaling = type == "linear"    ? RopeScaling::kLinear
@@ -265,6 +266,17 @@ void read_experts(const ConfigFields& fields, const Architecture& a, ModelConfig
   c.n_experts = fields.integer(count, a.default_experts);
   if (c.n_experts < 1) fields.fail(count, "a positive number");
   c.experts_per_token = fields.integer("num_experts_per_tok", a.default_experts_per_token);
+  if (a.gpt_oss_experts) {
+    if (fields.integer("experts_per_token", c.experts_per_token) != c.experts_per_token) {
+      fields.fail("experts_per_token", "num_experts_per_tok, " + std::to_string(c.experts_per_token));
+    }
+    const auto require = [&fields](const char* key, float value) {
+      if (static_cast<float>(fields.number(key, value)) != value) fields.fail(key, std::to_string(value));
+    };
+    require("swiglu_limit", kernels::kClampedSwiGluLimit);
+    require("swiglu_alpha", kernels::kClampedSwiGluAlpha);
+    fields.integer("initial_context_length", 4096);
+  }
   c.expert_size = qwen ? fields.integer("moe_intermediate_size", a.default_expert_size) : c.intermediate_size;
   c.normalized_experts = !qwen || fields.boolean("norm_topk_prob", false);
   if (a.experts == ExpertRule::kQwenShared) {
@@ -328,8 +340,10 @@ ModelConfig parse_hf_config(const nlohmann::json& config, const std::string& fil
     fields.fail("attention_bias", "false for " + c.architecture);
   c.attention_bias = c.attention_bias || a.qkv_bias;
   if (a.qkv_bias && !fields.boolean("qkv_bias", true)) fields.fail("qkv_bias", "true for " + c.architecture);
-  c.mlp_bias = fields.boolean("mlp_bias", false);
-  if (c.mlp_bias && !a.mlp_bias_key) fields.fail("mlp_bias", "false for " + c.architecture);
+  c.attention_sinks = a.attention_sinks;
+  c.router_bias = a.gpt_oss_experts;
+  c.mlp_bias = a.gpt_oss_experts || fields.boolean("mlp_bias", false);
+  if (c.mlp_bias && !a.mlp_bias_key && !a.gpt_oss_experts) fields.fail("mlp_bias", "false for " + c.architecture);
   c.qk_norm = a.qk_norm;
   c.norm_placement = a.norm_placement;
   if (a.multipliers) {

@@ -71,16 +71,18 @@ class HfWeights final : public Weights {
     if (config.contains("quantization_config") && !config["quantization_config"].is_null()) {
       apply_quantization(config["quantization_config"], config_, folder.filename().string(), tensors_);
     }
-    for (const auto& [name, tensor] : tensors_) {
-      if (tensor.type == TensorType::kI32) {
-        throw ModelError(folder.filename().string() + ": tensor \"" + name + "\": expected floats, found I32" +
-                         (config.contains("quantization_config") ? "" : ", and no quantization_config in config.json"));
-      }
-    }
     const Architecture& architecture = *find_architecture(config_.architecture);
     norms_add_one_ = architecture.norms_add_one;
     if (architecture.fused_projections) split_fused_projections(config_, tensors_);
+    if (architecture.gpt_oss_experts) split_gpt_oss_experts(config_, tensors_);
     split_experts(config_, tensors_);
+    for (const auto& [name, tensor] : tensors_) {
+      if (tensor.type == TensorType::kI32 || tensor.type == TensorType::kU8) {
+        throw ModelError(folder.filename().string() + ": tensor \"" + name + "\": expected floats, found " +
+                         std::string(tensor_type_info(tensor.type).name) +
+                         (config.contains("quantization_config") ? "" : ", and no quantization_config in config.json"));
+      }
+    }
     settle_tied_head();
   }
 

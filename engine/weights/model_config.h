@@ -37,8 +37,9 @@ struct NormNames {
 };
 NormNames norm_names(NormPlacement placement);
 
-// The gate of the MLP: silu(x), or the tanh approximation of gelu(x).
-enum class Activation : uint8_t { kSilu, kGelu };
+// What the MLP makes of gate and up: silu(gate) up, the same with the tanh approximation of gelu, or
+// kernels::Epilogue::kClampedSwiGlu.
+enum class Activation : uint8_t { kSilu, kGelu, kClampedSilu };
 
 struct ModelConfig {
   std::string name;  // The model's own name, the first of model_names(): "SmolLM2-135M-Instruct".
@@ -80,6 +81,7 @@ struct ModelConfig {
   int64_t expert_size = 0;  // As intermediate_size, which is that of dense MLPs.
   // Size of a further MLP that takes all tokens, times the sigmoid of a gate. 0 if there is none.
   int64_t shared_expert_size = 0;
+  bool router_bias = false;
   bool normalized_experts = false;  // The weights of the chosen experts are divided by their sum.
   std::vector<bool> expert_layers;  // [n_layers]: the layer has experts. Empty if all layers have them.
   // End tokens that config.json and generation_config.json, or the GGUF metadata, name. May be empty.

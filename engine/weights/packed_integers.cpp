@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "engine/weights/k_quants.h"
 #include "engine/weights/quantized_rows.h"
 
 namespace smartkv {
@@ -55,7 +56,28 @@ bool PackedIntegers::zeros_are_middle() const {
   return true;
 }
 
+void PackedIntegers::read_mxfp4(int64_t row, QuantizedRow& out) const {
+  const int64_t at = first_row + row_step * row;
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(q.data()) + at * inputs / 2;
+  const auto* const exponents = reinterpret_cast<const uint8_t*>(zeros.data()) + at * inputs / kRowGroup;
+  out.resize(inputs);
+  for (int64_t k = 0; k < inputs; ++k) out.q[k] = static_cast<uint8_t>(bytes[k / 2] >> (k % 2 * 4) & 15);
+  for (int64_t g = 0; g < inputs / kRowGroup; ++g) {
+    out.scale[g] = mxfp4_scale(exponents[g]);
+    out.minimum[g] = -static_cast<float>(kernels::kFp4Centre) * out.scale[g];
+  }
+}
+
 void PackedIntegers::expand(int64_t row, float* out) const {
+  if (layout == Layout::kMxfp4) {
+    QuantizedRow floats;
+    read_mxfp4(row, floats);
+    for (int64_t k = 0; k < inputs; ++k) {
+      out[k] = floats.scale[k / kRowGroup] * static_cast<float>(kernels::kFp4Levels[floats.q[k]]) +
+               floats.minimum[k / kRowGroup];
+    }
+    return;
+  }
   std::vector<uint8_t> integers(static_cast<size_t>(inputs));
   read_integers(row, integers.data());
   int64_t group = -1;
@@ -87,6 +109,7 @@ void PackedIntegers::order_inputs() {
 }
 
 void PackedIntegers::read(int64_t row, QuantizedRow& out) const {
+  if (layout == Layout::kMxfp4) return read_mxfp4(row, out);
   out.resize(inputs);
   read_integers(row, out.q.data());
   if (!order.empty()) {

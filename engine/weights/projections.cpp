@@ -1,5 +1,11 @@
 #include "engine/weights/projections.h"
 
+#include <memory>
+#include <optional>
+
+#include "engine/weights/packed_integers.h"
+#include "engine/weights/quantized_rows.h"
+
 namespace smartkv {
 namespace {
 
@@ -76,7 +82,7 @@ void split_experts(const ModelConfig& config, TensorMap& tensors) {
     if (!config.has_experts(layer)) continue;
     const std::string mlp = layer_name(layer) + "mlp.";
     for (const std::string projection : {"gate_proj", "up_proj", "down_proj", "gate_up_proj"}) {
-      for (const std::string suffix : {".weight", ".scale"}) {
+      for (const std::string suffix : {".weight", ".scale", ".bias"}) {
         const std::string fused = mlp + "experts." + projection + suffix;
         const auto found = tensors.find(fused);
         if (found == tensors.end()) continue;
@@ -96,6 +102,9 @@ void split_experts(const ModelConfig& config, TensorMap& tensors) {
         }
         view.shape = {rows * config.n_experts, width};
         split(tensors, fused, parts);
+        for (const auto& [name, n] : parts) {
+          if (suffix == ".bias" && tensors.contains(name)) tensors[name].shape = {width};
+        }
       }
     }
     if (!tensors.contains(mlp + "gate_proj.0.weight")) continue;
@@ -105,6 +114,67 @@ void split_experts(const ModelConfig& config, TensorMap& tensors) {
         if (node.empty()) continue;
         node.key() = expert_prefix(layer, i) + projection + ".weight";
         tensors.insert(std::move(node));
+      }
+    }
+  }
+}
+
+void split_gpt_oss_experts(const ModelConfig& config, TensorMap& tensors) {
+  const int64_t experts = config.n_experts, hidden = config.hidden_size, size = config.expert_size;
+  // Takes a tensor of this shape out of the map.
+  const auto take = [&](const std::string& name, const std::vector<int64_t>& shape) -> std::optional<TensorView> {
+    const auto found = tensors.find(name);
+    if (found == tensors.end() || found->second.shape != shape) return std::nullopt;
+    TensorView view = std::move(found->second);
+    tensors.erase(found);
+    return view;
+  };
+  for (int64_t layer = 0; layer < config.n_layers; ++layer) {
+    for (const bool down : {false, true}) {
+      const std::string fused = layer_name(layer) + "mlp.experts." + (down ? "down_proj" : "gate_up_proj");
+      const int64_t outputs = down ? hidden : 2 * size, inputs = down ? size : hidden, step = down ? 1 : 2;
+      const auto floats = take(fused + ".weight", {experts, inputs, outputs}),
+                 bias = take(fused + "_bias", {experts, outputs}),
+                 blocks = take(fused + "_blocks", {experts, outputs, inputs / kRowGroup, kRowGroup / 2}),
+                 exponents = take(fused + "_scales", {experts, outputs, inputs / kRowGroup});
+      // Adds the part of `whole` that is output first, first + step, ... of an expert.
+      const auto add = [&](const TensorView& whole, int64_t expert, int64_t first, const std::string& name,
+                           std::vector<int64_t> shape, int64_t row_step, int64_t column_step) {
+        const size_t bytes = whole.data.size() / static_cast<size_t>(experts);
+        TensorView part = whole;
+        part.name = name;
+        part.shape = std::move(shape);
+        part.row_step = row_step;
+        part.column_step = column_step;
+        part.data = whole.data.subspan(
+            static_cast<size_t>(expert) * bytes + static_cast<size_t>(first * tensor_type_info(whole.type).block_bytes),
+            bytes - static_cast<size_t>(first * tensor_type_info(whole.type).block_bytes));
+        tensors[name] = std::move(part);
+      };
+      for (int64_t expert = 0; expert < experts; ++expert) {
+        for (int64_t first = 0; first < step; ++first) {
+          const std::string name = expert_prefix(layer, expert) + (down         ? "down_proj"
+                                                                   : first == 0 ? "gate_proj"
+                                                                                : "up_proj");
+          if (floats) add(*floats, expert, first, name + ".weight", {outputs / step, inputs}, step, outputs);
+          if (bias) add(*bias, expert, first, name + ".bias", {outputs / step}, 0, step);
+          if (!blocks || !exponents) continue;
+          auto integers = std::make_shared<PackedIntegers>();
+          const auto of_expert = [&](const TensorView& whole) {
+            const size_t bytes = whole.data.size() / static_cast<size_t>(experts);
+            return whole.data.subspan(static_cast<size_t>(expert) * bytes, bytes);
+          };
+          integers->layout = PackedIntegers::Layout::kMxfp4;
+          integers->inputs = inputs;
+          integers->outputs = outputs;
+          integers->q = of_expert(*blocks);
+          integers->zeros = of_expert(*exponents);
+          integers->in_groups = true;
+          integers->first_row = first;
+          integers->row_step = step;
+          tensors[name + ".weight"] = {
+              name + ".weight", TensorType::kMxfp4, {outputs / step, inputs}, integers->q, nullptr, integers};
+        }
       }
     }
   }

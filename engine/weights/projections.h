@@ -38,6 +38,11 @@ std::string expert_tensor_name(std::string name);
 // views of their parts, as split_fused_projections() does. Gives tensors of single experts in older GGUF files
 // ("mlp.gate_proj.0.weight") their usual names.
 void split_experts(const ModelConfig& config, TensorMap& tensors);
+// The same for Hugging Face files of gpt-oss, of layers whose tensors have the shapes that they have there:
+//   "mlp.experts.gate_up_proj" [n_experts, hidden_size, 2 expert_size], gate and up in turn, and "_bias" without
+//   hidden_size; "mlp.experts.down_proj" [n_experts, expert_size, hidden_size] and "_bias" without expert_size
+//   or, as MXFP4, "_blocks" [n_experts, outputs, inputs / 32, 16] and "_scales" [n_experts, outputs, inputs / 32].
+void split_gpt_oss_experts(const ModelConfig& config, TensorMap& tensors);
 
 // Returns whether the rows of a tensor are the elements that RoPE rotates: weights and biases of q_proj and k_proj.
 bool is_rotated(std::string_view name);

@@ -127,6 +127,7 @@ std::optional<MatrixFormat> kept_format(const TensorView& tensor) {
   using kernels::WeightType;
   if (tensor.integers != nullptr) {
     const PackedIntegers& integers = *tensor.integers;
+    if (integers.layout == PackedIntegers::Layout::kMxfp4) return {{WeightType::kMxfp4, Minimums::kCentred}};
     if (!integers.in_groups) return std::nullopt;
     const WeightType type = integers.bits == 4 ? WeightType::kInt4 : WeightType::kInt8;
     if (integers.symmetric) return {{type, Minimums::kCentred}};

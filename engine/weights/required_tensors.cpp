@@ -60,7 +60,7 @@ void check_required_tensors(const Weights& weights, const std::string& file) {
       require(layer + "self_attn.k_norm.weight", {head ? c.head_dim : kv});
     }
     if (c.has_experts(i)) {
-      linear(layer + "mlp.gate", c.n_experts, c.hidden_size, false);
+      linear(layer + "mlp.gate", c.n_experts, c.hidden_size, c.router_bias);
       if (c.shared_expert_size > 0) linear(layer + "mlp.shared_expert_gate", 1, c.hidden_size, false);
     }
     for (const auto& [mlp, size] : mlps_of(c, i)) {

@@ -68,7 +68,7 @@ Pending read_entry(const std::string& tensor_name, const nlohmann::json& entry, 
   Pending pending;
   pending.view.name = tensor_name;
   const std::optional<TensorType> type = entry["dtype"].is_string() ? tensor_type(entry["dtype"]) : std::nullopt;
-  if (!type) fail("dtype: expected F32, F16, BF16, F8_E4M3, F8_E5M2 or I32, found " + entry["dtype"].dump());
+  if (!type) fail("dtype: expected F32, F16, BF16, F8_E4M3, F8_E5M2, I32 or U8, found " + entry["dtype"].dump());
   pending.view.type = *type;
   if (!entry["shape"].is_array()) fail("shape: expected an array, found " + entry["shape"].dump());
   uint64_t elements = 1;

@@ -173,6 +173,7 @@ void bf16(const uint8_t* p, float* y) {
 void e4m3(const uint8_t* p, float* y) { *y = f8_e4m3_values()[*p]; }
 void e5m2(const uint8_t* p, float* y) { *y = kernels::half_to_float(static_cast<uint16_t>(*p << 8)); }  // half an f16
 void i32(const uint8_t* p, float* y) { *y = static_cast<float>(read_number<int32_t>(p)); }
+void u8(const uint8_t* p, float* y) { *y = static_cast<float>(*p); }
 
 constexpr TensorTypeInfo kTypes[] = {{TensorType::kF32, "F32", 1, 4, f32, 0},
                                      {TensorType::kF16, "F16", 1, 2, f16, 1},
@@ -204,6 +205,7 @@ constexpr TensorTypeInfo kTypes[] = {{TensorType::kF32, "F32", 1, 4, f32, 0},
                                      {TensorType::kF8E4m3, "F8_E4M3", 1, 1, e4m3},
                                      {TensorType::kF8E5m2, "F8_E5M2", 1, 1, e5m2},
                                      {TensorType::kI32, "I32", 1, 4, i32},
+                                     {TensorType::kU8, "U8", 1, 1, u8},
                                      {TensorType::kInt4, "INT4", 1, 0},
                                      {TensorType::kInt8, "INT8", 1, 0}};
 
@@ -230,6 +232,7 @@ int64_t TensorView::elements() const {
 int64_t TensorView::rows() const { return row_elements() == 0 ? 0 : elements() / row_elements(); }
 
 int64_t TensorView::bytes() const {
+  if (column_step != 0) return elements() * tensor_type_info(type).block_bytes;
   const auto n = static_cast<int64_t>(data.size());
   return integers == nullptr || integers->outputs == 0 ? n : n / integers->outputs * rows();
 }
@@ -246,6 +249,15 @@ void expand_rows(const TensorView& tensor, int64_t first, int64_t count, float* 
     return;
   }
   const TensorTypeInfo& info = tensor_type_info(tensor.type);
+  if (tensor.column_step != 0) {
+    const auto* const data = reinterpret_cast<const uint8_t*>(tensor.data.data());
+    for (int64_t row = first; row < first + count; ++row) {
+      for (int64_t column = 0; column < tensor.row_elements(); ++column) {
+        info.expand(data + (row * tensor.row_step + column * tensor.column_step) * info.block_bytes, out++);
+      }
+    }
+    return;
+  }
   const int64_t blocks = tensor.row_elements() / info.block_elements;
   const auto* bytes = reinterpret_cast<const uint8_t*>(tensor.data.data()) + first * blocks * info.block_bytes;
   for (int64_t block = 0; block < count * blocks; ++block) {

@@ -42,6 +42,7 @@ enum class TensorType : uint8_t {
   kF8E4m3,
   kF8E5m2,  // safetensors; E4M3 has no infinities
   kI32,     // safetensors: the words into which GPTQ and AWQ pack their integers
+  kU8,      // safetensors: the bytes of MXFP4
   kInt4,
   kInt8  // GPTQ and AWQ: TensorView::integers describes the layout
 };
@@ -80,6 +81,9 @@ struct TensorView {
   std::shared_ptr<const PackedIntegers> integers = nullptr;
   // First row in `scales` and `integers`. Not 0 if the view is a part of a tensor in the file.
   int64_t first_row = 0;
+  // Elements from a row, and from a column, to the next in `data`, if rows are not contiguous (transposed floats); else
+  // 0.
+  int64_t row_step = 0, column_step = 0;
 
   int64_t elements() const;
   int64_t row_elements() const { return shape.empty() ? 1 : shape.back(); }

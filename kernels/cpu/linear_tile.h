@@ -418,13 +418,19 @@ struct Products {
 
   template <int kGroups>
   static void gated(const LinearCall& call, int64_t row, int64_t group, const float* y) {
-    const bool gelu = call.output.epilogue == Epilogue::kGeGlu;
+    const bool gelu = call.output.epilogue == Epilogue::kGeGlu,
+               clamped = call.output.epilogue == Epilogue::kClampedSwiGlu;
+    const F limit = F::set1(kClampedSwiGluLimit), factor = F::set1(clamped ? -kClampedSwiGluAlpha : -1.0f);
     for (int g = 0; g < kGroups; g += 2) {
-      const F gate = F::load(y + g * kLanes);
-      const F up = F::load(y + (g + 1) * kLanes);
+      F gate = F::load(y + g * kLanes);
+      F up = F::load(y + (g + 1) * kLanes);
+      if (clamped) {
+        gate = F::min(gate, limit);
+        up = F::max(F::min(up, limit), F::set1(-kClampedSwiGluLimit)) + F::set1(1.0f);
+      }
       // silu(x) = x / (1 + exp(-x)), and gelu(x) = x / (1 + exp(-2 sqrt(2 / pi) (x + 0.044715 x^3))).
-      const F exponent = gelu ? gate * F::fma(gate * gate, F::set1(-0.0713548162726f), F::set1(-1.59576912161f))
-                              : gate * F::set1(-1.0f);
+      const F exponent =
+          gelu ? gate * F::fma(gate * gate, F::set1(-0.0713548162726f), F::set1(-1.59576912161f)) : gate * factor;
       const F value = gate / (F::set1(1.0f) + exp(exponent)) * up;
       const int64_t at = row * call.output.stride + (group + g) / 2 * kLanes;
       if (call.gated_bf16) {

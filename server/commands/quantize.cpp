@@ -43,8 +43,8 @@ int quantize(const QuantizeArguments& arguments) {
   if (terminal) std::cerr << "\r\033[K";
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   std::cout << arguments.out << ": " << std::fixed << std::setprecision(2) << gibibytes(*Weights::open(arguments.out))
-            << " GiB of weights instead of " << gibibytes(*Weights::open(in)) << ", in "
-            << std::setprecision(1) << seconds.count() << " s\n";
+            << " GiB of weights instead of " << gibibytes(*Weights::open(in)) << ", in " << std::setprecision(1)
+            << seconds.count() << " s\n";
   return kOk;
 }
 

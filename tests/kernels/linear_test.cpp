@@ -467,7 +467,7 @@ TEST_P(LinearTest, GatesOfInterleavedGateAndUp) {
       input.values[i] *= 64;
     }
     const std::vector<float> y = run(pool, matrix, input.view);
-    for (const Epilogue epilogue : {Epilogue::kSwiGlu, Epilogue::kGeGlu}) {
+    for (const Epilogue epilogue : {Epilogue::kSwiGlu, Epilogue::kGeGlu, Epilogue::kClampedSwiGlu}) {
       std::vector<float> out(static_cast<size_t>(rows * n / 2));
       std::vector<uint16_t> out_bf16(out.size());
       void* target = type == WeightType::kF32 ? static_cast<void*>(out.data()) : out_bf16.data();
@@ -475,11 +475,16 @@ TEST_P(LinearTest, GatesOfInterleavedGateAndUp) {
              scratch_);
       for (int64_t row = 0; row < rows; ++row) {
         for (int64_t i = 0; i < n / 2; ++i) {
-          const double gate = y[static_cast<size_t>(row * (n + 3) + i / 16 * 32 + i % 16)];
-          const double up = y[static_cast<size_t>(row * (n + 3) + i / 16 * 32 + 16 + i % 16)];
+          double gate = y[static_cast<size_t>(row * (n + 3) + i / 16 * 32 + i % 16)];
+          double up = y[static_cast<size_t>(row * (n + 3) + i / 16 * 32 + 16 + i % 16)];
+          if (epilogue == Epilogue::kClampedSwiGlu) {
+            gate = std::min(gate, 7.0);
+            up = 1 + std::clamp(up, -7.0, 7.0);
+          }
           const double cubic = std::sqrt(2 / std::numbers::pi) * (gate + 0.044715 * gate * gate * gate);
-          const double activated =
-              epilogue == Epilogue::kSwiGlu ? gate / (1 + std::exp(-gate)) : gate / (1 + std::exp(-2 * cubic));
+          const double activated = epilogue == Epilogue::kSwiGlu  ? gate / (1 + std::exp(-gate))
+                                   : epilogue == Epilogue::kGeGlu ? gate / (1 + std::exp(-2 * cubic))
+                                                                  : gate / (1 + std::exp(-1.702 * gate));
           const double expected = activated * up;
           const auto at = static_cast<size_t>(row * n / 2 + i);
           // The exponent's own rounding grows with it.

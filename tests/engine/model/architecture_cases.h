@@ -15,9 +15,9 @@
 namespace smartkv {
 
 inline const std::filesystem::path kArchitectures = SMARTKV_FIXTURES "/architectures";
-inline constexpr const char* kGgufCases[] = {"llama",  "mistral", "qwen2",     "qwen3",     "smollm3",   "granite",
-                                             "olmo2",  "phi3",    "llama_odd", "qwen3_odd", "seed_oss",  "gemma2",
-                                             "gemma3", "mixtral", "qwen2moe",  "qwen3moe",  "granitemoe"};
+inline constexpr const char* kGgufCases[] = {"llama",  "mistral", "qwen2",     "qwen3",     "smollm3",    "granite",
+                                             "olmo2",  "phi3",    "llama_odd", "qwen3_odd", "seed_oss",   "gemma2",
+                                             "gemma3", "mixtral", "qwen2moe",  "qwen3moe",  "granitemoe", "gpt_oss"};
 
 inline const nlohmann::json& architecture_cases() {
   static const nlohmann::json json = nlohmann::json::parse(std::ifstream(kArchitectures / "cases.json"));
