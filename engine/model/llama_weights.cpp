@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -14,7 +15,6 @@
 #include "engine/weights/projections.h"
 #include "engine/weights/quantized_rows.h"
 #include "kernels/linear_format.h"
-#include "kernels/task_errors.h"
 
 namespace smartkv {
 namespace {
@@ -134,6 +134,8 @@ class Packer {
     } catch (const std::invalid_argument& error) {
       throw ModelError("tensor \"" + sources.front().name + "\": " + error.what());
     }
+    std::vector<Part> parts;
+    int64_t tasks = 0;
     for (const Source& source : sources) {
       const std::optional<TensorView> view = weights_.find(source.name);
       const bool keep = view && keeps_integers(*view, storage) && kept_format(*view)->type == format.type;
@@ -145,30 +147,39 @@ class Packer {
           matrix.row_factors[static_cast<size_t>(group * kLanes + row % kLanes)] = view->scales->values.front();
         }
       }
-      const bool lossy = storage.as_file && view && !is_float(*view);
-      TaskErrors errors;
-      pool_.parallel_for((source.rows + kLanes - 1) / kLanes, [&](int64_t i) {
-        const int64_t group = source.first_group + i * source.step, count = std::min(kLanes, source.rows - i * kLanes);
-        errors.run([&] {
-          if (format.coded()) {
-            keep_blocks(matrix, group, *view, source.name, i * kLanes, count);
-          } else if (keep) {
-            keep_lanes(matrix, group, *view, source.name, i * kLanes, count);
-          } else {
-            expand_lanes(matrix, group, source.name, i * kLanes, count, lossy);
-          }
-        });
-      });
-      rethrow(errors, source.name);
+      parts.push_back({source, view.value_or(TensorView{}), keep, storage.as_file && view && !is_float(*view), tasks});
+      tasks += (source.rows + kLanes - 1) / kLanes;
     }
+    pool_.parallel_for(tasks, [&](int64_t task) {
+      const Part& part = *(std::ranges::upper_bound(parts, task, {}, &Part::first_task) - 1);
+      try {
+        pack_lane_group(matrix, format, part, task - part.first_task);
+      } catch (const std::invalid_argument& error) {  // Thrown by kernels, which do not know the name of the tensor.
+        throw ModelError("tensor \"" + part.source.name + "\": " + error.what());
+      }
+    });
     return matrix;
   }
 
-  static void rethrow(const TaskErrors& errors, const std::string& name) {
-    try {
-      errors.rethrow();
-    } catch (const std::invalid_argument& error) {  // Thrown by kernels, which do not know the name of the tensor.
-      throw ModelError("tensor \"" + name + "\": " + error.what());
+  // A source of a matrix.
+  struct Part {
+    const Source& source;
+    TensorView view;
+    bool keep;   // The integers of the file are kept.
+    bool lossy;  // The weights of the file are integers, and are fitted to others.
+    int64_t first_task;
+  };
+
+  // Packs lane group i of a source.
+  void pack_lane_group(kernels::PackedMatrix& matrix, const MatrixFormat& format, const Part& part, int64_t i) {
+    const Source& source = part.source;
+    const int64_t group = source.first_group + i * source.step, count = std::min(kLanes, source.rows - i * kLanes);
+    if (format.coded()) {
+      keep_blocks(matrix, group, part.view, source.name, i * kLanes, count);
+    } else if (part.keep) {
+      keep_lanes(matrix, group, part.view, source.name, i * kLanes, count);
+    } else {
+      expand_lanes(matrix, group, source.name, i * kLanes, count, part.lossy);
     }
   }
 

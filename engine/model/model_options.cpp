@@ -139,6 +139,7 @@ void settle_context(int64_t own, ModelOptions* options) {
 ModelOptions draft_options(const ModelOptions& target, WeightFormat weights) {
   return {.dtype = target.dtype == DataType::kF16 ? DataType::kBf16 : target.dtype,
           .weights = weights,
+          .weights_lock = target.weights_lock,
           .context_length = target.context_length,
           .rope_scaling = target.rope_scaling};
 }

@@ -20,7 +20,7 @@ struct Linear {
   Tensor bias;    // f32 [out]; undefined if there is none
 };
 
-struct Mlp {
+struct GatedMlp {
   int64_t size;  // rows of gate and up
   Linear gate_up, down;
 };
@@ -29,7 +29,7 @@ struct Layer {
   // f32 [hidden_size]. Applied to the input and the output; undefined where there is none (norm_names()).
   Tensor attention_norm, attention_output_norm, mlp_norm, mlp_output_norm;
   Linear qkv, output;
-  std::vector<Mlp> mlps;       // One if the layer is dense, else its experts and the shared one, if there is one.
+  std::vector<GatedMlp> mlps;  // One if the layer is dense, else its experts and the shared one, if there is one.
   Linear router, shared_gate;  // undefined if the layer is dense, or has no shared expert
 };
 
@@ -257,7 +257,7 @@ class TorchBackend final : public LlamaBackend {
         if (norm->defined()) bytes += norm->nbytes();
       }
       std::vector<const Linear*> linears = {&layer.qkv, &layer.output, &layer.router, &layer.shared_gate};
-      for (const Mlp& mlp : layer.mlps) linears.insert(linears.end(), {&mlp.gate_up, &mlp.down});
+      for (const GatedMlp& mlp : layer.mlps) linears.insert(linears.end(), {&mlp.gate_up, &mlp.down});
       for (const Linear* linear : linears) {
         if (linear->weight.defined()) bytes += linear->weight.nbytes();
         if (linear->bias.defined()) bytes += linear->bias.nbytes();
@@ -338,7 +338,7 @@ class TorchBackend final : public LlamaBackend {
   }
 
   // Returns what an MLP makes of gate and up.
-  Tensor gated(const Mlp& mlp, const Tensor& input) const {
+  Tensor gated(const GatedMlp& mlp, const Tensor& input) const {
     Tensor gate_up = torch::linear(input, mlp.gate_up.weight);
     if (mlp.gate_up.bias.defined()) gate_up.add_(mlp.gate_up.bias);
     return activated(config_.activation, gate_up.narrow(1, 0, mlp.size), gate_up.narrow(1, mlp.size, mlp.size));
@@ -354,7 +354,7 @@ class TorchBackend final : public LlamaBackend {
     auto [weights, chosen] = probabilities.topk(config_.experts_per_token, 1);
     if (config_.normalized_experts) weights = weights / weights.sum(1, true);
     Tensor sum = torch::zeros({input.size(0), config_.hidden_size}, torch::TensorOptions(device_));
-    const auto output = [&](const Mlp& mlp, const Tensor& rows) { return product(gated(mlp, rows), mlp.down); };
+    const auto output = [&](const GatedMlp& mlp, const Tensor& rows) { return product(gated(mlp, rows), mlp.down); };
     for (int64_t expert = 0; expert < config_.n_experts; ++expert) {
       const Tensor places = chosen.eq(expert).nonzero();  // [n, 2]: row, and which of its experts
       if (places.size(0) == 0) continue;

@@ -82,7 +82,9 @@ TEST(HfConfig, ReadsExperts) {
   EXPECT_TRUE(qwen3.has_experts(0));
   EXPECT_FALSE(qwen3.has_experts(1));
   EXPECT_TRUE(
-      with({{"model_type", "qwen3_moe"}, {"num_local_experts", 4}, {"norm_topk_prob", true}}).normalized_experts);
+      with(
+          {{"model_type", "qwen3_moe"}, {"num_local_experts", 4}, {"num_experts_per_tok", 2}, {"norm_topk_prob", true}})
+          .normalized_experts);
   const ModelConfig qwen2 = with({{"model_type", "qwen2_moe"}, {"decoder_sparse_step", 2}, {"sliding_window", 0}});
   EXPECT_EQ(qwen2.shared_expert_size, 5632);
   EXPECT_FALSE(qwen2.has_experts(0));

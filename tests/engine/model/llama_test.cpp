@@ -1,6 +1,10 @@
 // The promises of Model::forward. tests/engine/torch compares its values with LibTorch's.
 #include "engine/model/llama.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -64,6 +68,26 @@ TEST(Llama, RewindsToWhereItWas) {
   cache->truncate(70);
   feed(std::span(tokens).subspan(70));
   EXPECT_TRUE(std::equal(logits.begin(), logits.begin() + 30 * 259, expected.begin() + 70 * 259));
+}
+
+// A user without privileges and without a limit cannot lock memory.
+TEST(LlamaDeathTest, WeightsThatCannotBeLockedNameTheLimit) {
+  const auto load = [] {
+    const rlimit none{0, 0};
+    setrlimit(RLIMIT_MEMLOCK, &none);
+    constexpr uid_t kNobody = 65534;
+    if (geteuid() == 0 && setuid(kNobody) != 0) _exit(1);
+    try {
+      ThreadPool pool(1);
+      load_llama(TinyWeights(tiny_experts()), {.weights_lock = WeightsLock::kOn}, pool);
+    } catch (const ModelError& error) {
+      std::fputs(error.what(), stderr);
+      _exit(3);
+    }
+    _exit(0);
+  };
+  EXPECT_EXIT(load(), testing::ExitedWithCode(3),
+              "weights_lock: the [0-9]+ bytes of weights cannot be locked: .*RLIMIT_MEMLOCK, ulimit -l. is 0 bytes");
 }
 
 TEST(Llama, TypesThatDoNotGoTogetherAreRefused) {

@@ -193,6 +193,11 @@ TEST(DraftOptions, RunOnTheNativeBackendAndTheCpu) {
   EXPECT_EQ(draft.rope_scaling.factor, 0);  // follows from the draft's own context
 }
 
+TEST(DraftOptions, DraftsAreLockedAsTheModelIs) {
+  EXPECT_EQ(draft_options({.weights_lock = WeightsLock::kOn}, WeightFormat::kInt4).weights_lock, WeightsLock::kOn);
+  EXPECT_EQ(draft_model_options({}).weights_lock, WeightsLock::kOff);
+}
+
 TEST(DraftOptions, WeightsAreOnlyReducedIfTheyMayBe) {
   for (const WeightFormat weights : {WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kF32}) {
     const ModelOptions draft = draft_model_options({.weights = weights});
