@@ -6,10 +6,10 @@
 // One thread at a time uses a cache, except for write(). If a function that changes the cache throws, the cache must be
 // discarded, except after truncate(), which then has changed nothing.
 //
-// The state of a cache is a function, bit for bit, of the written K and V, the shown hidden states, their positions, the
-// observed probe queries, the length of the prompt and the check that it follows (LogitCheck). It does not depend on how
-// the tokens were divided into passes; no pass crosses a compaction boundary. So a preempted sequence is restored by recomputing its
-// prompt and output in a new cache of the same prompt length.
+// The state of a cache is a function, bit for bit, of the written K and V, the shown hidden states, their positions,
+// the observed probe queries, the length of the prompt and the check that it follows (LogitCheck). It does not depend
+// on how the tokens were divided into passes; no pass crosses a compaction boundary. So a preempted sequence is
+// restored by recomputing its prompt and output in a new cache of the same prompt length.
 #pragma once
 
 #include <cstdint>

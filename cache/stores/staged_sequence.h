@@ -59,7 +59,7 @@ class StagedSequence final : public SequenceCache {
  private:
   StagedSequence(const StagedSequence& other);
 
-  StageView stage_view() const { 
+  StageView stage_view() const {
     return {tail_, tail_[0].first(), tokens_, boundary_, boundaries_, may_share_, &scores_};
   }
   // Passes the tokens before the boundary that is committed through the stores.

@@ -1,5 +1,5 @@
-// The scores of the tokens of a dense tail, by a scorer of hidden states. They are computed when the tokens are, because
-// hidden states are not kept.
+// The scores of the tokens of a dense tail, by a scorer of hidden states. They are computed when the tokens are,
+// because hidden states are not kept.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ class TailScores {
   void truncate(int64_t n);     // forgets the tokens from n on
   void drop_before(int64_t n);  // forgets the tokens before n, a multiple of kPageTokens
 
-  // save() writes the scores of the tokens before n. load() replaces all by those of tokens [first, n). Throws CacheError
-  // if they are not in the data.
+  // save() writes the scores of the tokens before n. load() replaces all by those of tokens [first, n). Throws
+  // CacheError if they are not in the data.
   void save(int64_t n, StateWriter* out) const;
   void load(int64_t first, int64_t n, StateReader* in);
 
@@ -50,7 +50,7 @@ class TailScores {
   PolicyContext context_;
   const HiddenScorer* scorer_;
   int64_t first_ = 0;
-  int64_t scored_ = 0;                       // tokens that score() had in this pass, summed over layers
+  int64_t scored_ = 0;                      // tokens that score() had in this pass, summed over layers
   std::vector<std::vector<float>> layers_;  // by layer: f32 [tokens, n_kv_heads]
   PoolCharge charge_;
 };

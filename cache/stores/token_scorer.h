@@ -105,6 +105,7 @@ struct TokenScores {
 
 // Scores the tokens at positions [*scored, end) of all layers and waits for the results. REQUIRES: not an
 // AttentionScorer.
+//  - view: the sequence. Its tail holds the tokens.
 //  - importance: whether take() also gets the importance. REQUIRES: knows_importance(scorer).
 //  - take: receives the scores on the calling thread, in runs of consecutive tokens, each run layer by layer. Meanwhile
 //    *scored is the position of the run's first token; it is `end` on return.

@@ -32,7 +32,7 @@ struct StageView {
   int64_t tokens = 0;                // tokens of the sequence
   int64_t next_boundary = 0;         // first boundary that is not committed yet; at least `tokens`
   const Boundaries& boundaries;
-  bool may_share = false;  // whether pages may be shared with other sequences
+  bool may_share = false;              // whether pages may be shared with other sequences
   const TailScores* scores = nullptr;  // of the tail's tokens, by hidden_scorer() of one of the stores
 
   // Tokens before this position leave the tail at next_boundary.
@@ -94,8 +94,8 @@ class TokenStore {
     (void)view, (void)layer, (void)probe;
   }
 
-  // Returns the scorer of hidden states whose results the store reads in StageView::scores; null if it has none. At most
-  // one store of a chain has one.
+  // Returns the scorer of hidden states whose results the store reads in StageView::scores; null if it has none. At
+  // most one store of a chain has one.
   virtual const HiddenScorer* hidden_scorer() const { return nullptr; }
 
   // Called during the prompt, after each pass and after each boundary, so that the store can work ahead. Its state

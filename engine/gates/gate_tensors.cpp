@@ -33,8 +33,8 @@ std::vector<float> read_gate_tensor(const SafetensorsFile& file, const std::stri
 int64_t gate_extent(const SafetensorsFile& file, const std::string& tensor, size_t axis, size_t rank) {
   const TensorView& view = find(file, tensor);
   if (view.shape.size() != rank || view.elements() == 0) {
-    throw CacheError("tensor \"" + tensor + "\": expected " + std::to_string(rank) + " axes and elements, found shape " +
-                     text_of(view.shape));
+    throw CacheError("tensor \"" + tensor + "\": expected " + std::to_string(rank) +
+                     " axes and elements, found shape " + text_of(view.shape));
   }
   return view.shape[axis];
 }

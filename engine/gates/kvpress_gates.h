@@ -1,6 +1,6 @@
 // Reads the gates of other projects, as NVIDIA's kvpress uses them. Their files do not say which model they are for, so
-// only the number of layers and the shapes are checked. A file has tensors for every layer of the model. Those of layers
-// with a sliding window are ignored.
+// only the number of layers and the shapes are checked. A file has tensors for every layer of the model. Those of
+// layers with a sliding window are ignored.
 #pragma once
 
 #include <filesystem>

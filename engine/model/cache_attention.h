@@ -22,8 +22,8 @@
 
 namespace smartkv {
 
-// A pass calls begin(), then show_hidden() and attend() for each layer in order, then end(). Not thread-safe; the work runs on the thread
-// pool.
+// A pass calls begin(), then show_hidden() and attend() for each layer in order, then end(). Not thread-safe; the work
+// runs on the thread pool.
 class CacheAttention {
  public:
   //  - config: the configuration of `weights` as it is served. `config` and `pool` must outlive this object; `weights`

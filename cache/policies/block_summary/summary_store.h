@@ -47,9 +47,7 @@ class SummaryStore final : public TokenStore {
   void positions(int64_t layer, int64_t head, std::vector<int64_t>* positions) const override;
   int64_t n_probes() const override { return options_.n_probes(); }
   void observe(const StageView& view, int64_t layer, const StoreProbe& probe) override;
-  const HiddenScorer* hidden_scorer() const override {
-    return scorer_ ? smartkv::hidden_scorer(*scorer_) : nullptr;
-  }
+  const HiddenScorer* hidden_scorer() const override { return scorer_ ? smartkv::hidden_scorer(*scorer_) : nullptr; }
   void prepare(const StageView& view) override;
   void take(const StageView& view, int64_t layer, EvictedTokens* tokens) override;
   void finish(const StageView& view) override;

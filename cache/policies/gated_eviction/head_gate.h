@@ -9,8 +9,8 @@
 
 namespace smartkv {
 
-// Every token has the score of its KV head. Under one budget for all heads, the heads of highest score (retrieval heads)
-// keep every token as far as the budget goes. The others (streaming heads) keep sinks and the latest tokens.
+// Every token has the score of its KV head. Under one budget for all heads, the heads of highest score (retrieval
+// heads) keep every token as far as the budget goes. The others (streaming heads) keep sinks and the latest tokens.
 class HeadGate final : public Gate {
  public:
   // scores: f32 [n_layers, n_kv_heads], of all KV heads of the model.

@@ -19,8 +19,8 @@ class HiddenGate : public Gate, public std::enable_shared_from_this<HiddenGate> 
 
   int64_t hidden_size() const { return hidden_size_; }
   int64_t n_kv_heads() const { return n_kv_heads_; }
-  // Scores n tokens of a layer by their hidden states. x: bf16 [n, hidden_size]; scores: f32 [n, n_kv_heads]. The scores
-  // of a token have the same bits whatever the other rows and the number of threads are.
+  // Scores n tokens of a layer by their hidden states. x: bf16 [n, hidden_size]; scores: f32 [n, n_kv_heads]. The
+  // scores of a token have the same bits whatever the other rows and the number of threads are.
   virtual void score(ThreadPool& threads, int64_t layer, const uint16_t* x, int64_t n, float* scores) const = 0;
 
   bool scores_hidden() const override { return true; }

@@ -106,7 +106,8 @@ TEST_F(GateFile, SaysHowTheModelDiffersAndWhatToDo) {
 TEST_F(GateFile, NamesWhatIsWrongInTheFile) {
   EXPECT_THAT(error_of_load(model_), HasSubstr("gate_NamesWhatIsWrongInTheFile"));  // no such file
   write_safetensors(path_, {{"x", {1}, {0.0f}}}, TensorType::kF32, {});
-  EXPECT_THAT(error_of_load(model_), HasSubstr("metadata \"head_dim\" is missing: not a file of smartkv train-gate, KVzap or Fast KVzip"));
+  EXPECT_THAT(error_of_load(model_),
+              HasSubstr("metadata \"head_dim\" is missing: not a file of smartkv train-gate, KVzap or Fast KVzip"));
   layers_.pop_back();
   write_gate(path_, model_, kGateIdentity, layers_, {});
   EXPECT_THAT(error_of_load(model_), HasSubstr("tensor \"layers.2.0.weight\" is missing"));

@@ -45,10 +45,8 @@ std::vector<NamedTensor> tensors_of(int64_t n_layers,
 }
 
 std::vector<NamedTensor> kvzap_mlp(int64_t n_layers, int64_t width, int64_t heads, int64_t inner) {
-  return tensors_of(n_layers, {{"0.weight", {inner, width}},
-                               {"0.bias", {inner}},
-                               {"2.weight", {heads, inner}},
-                               {"2.bias", {heads}}});
+  return tensors_of(
+      n_layers, {{"0.weight", {inner, width}}, {"0.bias", {inner}}, {"2.weight", {heads, inner}}, {"2.bias", {heads}}});
 }
 
 std::vector<NamedTensor> kvzap_linear(int64_t n_layers, int64_t width, int64_t heads) {
@@ -131,7 +129,8 @@ TEST_F(KvpressGate, OfAnotherModelIsRefusedWithTheNumbers) {
   EXPECT_THAT(error_of(fast_kvzip(3, 64, 4, 2)),
               HasSubstr("tensor \"layers.0.q_proj.weight\": expected shape [64, 64], found [128, 64]"));
   EXPECT_THAT(error_of_table("1\t0\n0\t1\n"), HasSubstr("expected 3 lines, one for each layer, found 2"));
-  EXPECT_THAT(error_of_table("1\t0\n0\t1\t0\n"), HasSubstr("line 2: expected 2 numbers, one for each KV head, found 3"));
+  EXPECT_THAT(error_of_table("1\t0\n0\t1\t0\n"),
+              HasSubstr("line 2: expected 2 numbers, one for each KV head, found 3"));
 }
 
 TEST_F(KvpressGate, ThatIsDamagedIsRefused) {
@@ -256,18 +255,15 @@ class ServedGate : public KvpressGate {
     served_.context.load_gate = [this](const std::string&) { return gate_; };
   }
   std::unique_ptr<KvCachePolicy> policy(const std::string& sizes, const std::string& prefill) {
-    return served_.model->make_policy(served_.context, {{"policy", "gated_eviction"},
-                                                        {"tokens", 256},
-                                                        {"gate", "zap"},
-                                                        {"sizes", sizes},
-                                                        {"prefill", prefill}});
+    return served_.model->make_policy(
+        served_.context,
+        {{"policy", "gated_eviction"}, {"tokens", 256}, {"gate", "zap"}, {"sizes", sizes}, {"prefill", prefill}});
   }
   // Runs the tokens that the cache lacks, in passes of at most `chunk` tokens. Returns their logits.
   std::vector<float> run(SequenceCache* cache, int64_t chunk, SequenceCache* shown = nullptr) {
     std::vector<float> logits;
     while (cache->tokens() < std::ssize(tokens_)) {
-      const int64_t at = cache->tokens(),
-                    n = std::min({chunk, std::ssize(tokens_) - at, cache->next_boundary() - at});
+      const int64_t at = cache->tokens(), n = std::min({chunk, std::ssize(tokens_) - at, cache->next_boundary() - at});
       const SequenceInput input{std::span(tokens_).subspan(static_cast<size_t>(at), static_cast<size_t>(n)),
                                 shown == nullptr ? cache : shown, n};
       std::vector<float> rows(static_cast<size_t>(n * model_.vocab_size));
@@ -342,8 +338,7 @@ TEST_F(ServedGate, ResultsDependOnNeitherChunksNorPrefixesNorTheBatch) {
         const std::vector<SequenceInput> batch = {{part, neighbor.get(), 1}, {part, together.get(), n}};
         std::vector<float> rows(static_cast<size_t>((n + 1) * model_.vocab_size));
         served_.model->forward(batch, rows.data());
-        EXPECT_TRUE(std::equal(rows.begin() + model_.vocab_size, rows.end(),
-                               expected.begin() + at * model_.vocab_size))
+        EXPECT_TRUE(std::equal(rows.begin() + model_.vocab_size, rows.end(), expected.begin() + at * model_.vocab_size))
             << at;
         together->commit(at + n);
         neighbor->commit(at + n);

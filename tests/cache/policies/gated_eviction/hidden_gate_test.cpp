@@ -59,8 +59,8 @@ KvzapLayer kvzap_layer(const std::vector<int64_t>& widths, std::mt19937& random)
   KvzapLayer layer;
   for (size_t i = 0; i + 1 < widths.size(); ++i) {
     const float deviation = 1 / std::sqrt(static_cast<float>(widths[i]));
-    layer.maps.push_back({bf16_values(widths[i + 1] * widths[i], deviation, random),
-                          bf16_values(widths[i + 1], 0.5f, random)});
+    layer.maps.push_back(
+        {bf16_values(widths[i + 1] * widths[i], deviation, random), bf16_values(widths[i + 1], 0.5f, random)});
   }
   return layer;
 }
@@ -81,9 +81,9 @@ TEST(HiddenGate, KvzapIsAnMlpOrALinearMap) {
   std::mt19937 random(1);
   const std::vector<float> x = bf16_values(9 * kWidth, 1, random);
   for (const int64_t inner : {0, 22}) {
-    const KvzapLayer layer = kvzap_layer(inner == 0 ? std::vector<int64_t>{kWidth, kHiddenHeads}
-                                                    : std::vector<int64_t>{kWidth, inner, kHiddenHeads},
-                                         random);
+    const KvzapLayer layer = kvzap_layer(
+        inner == 0 ? std::vector<int64_t>{kWidth, kHiddenHeads} : std::vector<int64_t>{kWidth, inner, kHiddenHeads},
+        random);
     const auto gate = make_kvzap_gate(kWidth, kHiddenHeads, inner, {layer});
     const std::vector<float> found = scores_of(*gate, x);
     for (int64_t row = 0; row < 9; ++row) {
@@ -116,8 +116,7 @@ TEST(HiddenGate, FastKvzipIsTheShareOfATokensOwnKey) {
     std::vector<double> y;
     double squares = 0;
     for (int64_t i = 0; i < s.dim; ++i) {
-      y.push_back(product(weight, first + i, row, kWidth) +
-                  (bias.empty() ? 0 : bias[static_cast<size_t>(first + i)]));
+      y.push_back(product(weight, first + i, row, kWidth) + (bias.empty() ? 0 : bias[static_cast<size_t>(first + i)]));
       squares += y.back() * y.back();
     }
     for (size_t i = 0; i < y.size(); ++i) y[i] *= norm[i] / std::sqrt(squares / static_cast<double>(s.dim) + 1e-6);
@@ -215,8 +214,8 @@ TEST_F(GatedCache, ASharedBudgetFollowsTheScoresOfHeads) {
   // A bias that is far above the others makes all tokens of a head more valuable.
   std::vector<KvzapLayer> layers;
   for (int64_t layer = 0; layer < shape_.n_layers; ++layer) {
-    layers.push_back({{{std::vector<float>(static_cast<size_t>(3 * kTestHiddenSize), 0.125f),
-                        {0, layer == 1 ? 100.0f : 0.0f, 0}}}});
+    layers.push_back(
+        {{{std::vector<float>(static_cast<size_t>(3 * kTestHiddenSize), 0.125f), {0, layer == 1 ? 100.0f : 0.0f, 0}}}});
   }
   gate_ = make_kvzap_gate(kTestHiddenSize, 3, 0, layers);
   const auto cache = policy({{"tokens", 384}})->new_sequence(700);
