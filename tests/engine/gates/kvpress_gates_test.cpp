@@ -244,7 +244,7 @@ TEST_P(KvpressParity, ScoresEqualThoseOfKvpress) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Gates, KvpressParity, testing::Values("kvzap_linear", "kvzap_mlp", "fast_kvzip"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& gate) { return gate.param; });
 
 class ServedGate : public KvpressGate {
  protected:
