@@ -25,6 +25,14 @@ class ForwardingCache : public SequenceCache {
   void write(int64_t layer, const KvRows& rows) override {
     for (SequenceCache* cache : all_) cache->write(layer, rows);
   }
+  bool wants_hidden() const override {
+    return std::ranges::any_of(all_, [](const SequenceCache* cache) { return cache->wants_hidden(); });
+  }
+  void show_hidden(int64_t layer, const void* rows, int64_t n) override {
+    for (SequenceCache* cache : all_) {
+      if (cache->wants_hidden()) cache->show_hidden(layer, rows, n);
+    }
+  }
   void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override {
     first().view(layer, n_new, segments);
   }

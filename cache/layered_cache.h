@@ -22,6 +22,9 @@ class LayeredCache final : public SequenceCache {
   int64_t committed() const override { return full_->committed(); }
   void reserve(int64_t n) override;
   void write(int64_t layer, const KvRows& rows) override;
+  bool wants_hidden() const override { return full_->wants_hidden(); }
+  // REQUIRES: the layer has full attention.
+  void show_hidden(int64_t layer, const void* rows, int64_t n) override { full_->show_hidden(layer, rows, n); }
   void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override;
   void advance(int64_t n) override;
   void truncate(int64_t n_tokens) override;

@@ -36,6 +36,9 @@ const std::vector<PolicyRow>& policy_registry() {
                   {"streaming_k8v4", R"({"tokens": 512, "kept": "k8v4", "prefill": "streaming"})", kByContents},
                   {"equal", R"({"tokens": 448, "sizes": "equal"})"},
                   {"calibrated", R"({"tokens": 448, "scorer": "calibrated"})"},
+                  {"hidden", R"({"tokens": 448, "gate": "hidden"})"},
+                  {"hidden_equal", R"({"tokens": 448, "sizes": "equal", "gate": "hidden"})"},
+                  {"heads", R"({"tokens": 448, "gate": "heads"})"},
                   {"summaries",
                    R"({"tokens": 448, "lost": {"tokens": 128, "block": 48, "salient": 2, "outliers": 16}})",
                    kByContents},
@@ -148,10 +151,11 @@ size_t find_point(const Frontier& frontier, const nlohmann::json& spec) {
   return static_cast<size_t>(found - frontier.begin());
 }
 
-// Whether the policy's caches observe queries of a long text.
-bool has_probes(const KvCachePolicy& policy) {
+// Whether the policy's caches can be filled with keys and values alone: they observe no queries of a long text, and no
+// hidden states.
+bool needs_rows_only(const KvCachePolicy& policy) {
   const auto cache = policy.new_sequence(0);
-  return !cache->probes(std::min<int64_t>(cache->next_boundary(), 4096)).empty();
+  return !cache->wants_hidden() && cache->probes(std::min<int64_t>(cache->next_boundary(), 4096)).empty();
 }
 
 // Creates a policy. spec: its name and parameters, with those that every policy accepts. max_kl: limit of a promise
@@ -198,7 +202,7 @@ std::unique_ptr<KvCachePolicy> make_row_policy(const PolicyContext& context, con
     if (steps_up) {
       for (const nlohmann::json& next : safer) {
         std::shared_ptr<const KvCachePolicy> made = make_full_attention_policy(context, next);
-        if (!has_probes(*made)) watch.safer.push_back(std::move(made));
+        if (needs_rows_only(*made)) watch.safer.push_back(std::move(made));
       }
     }
     policy = make_shadow_policy(context, std::move(policy), shadow, std::move(watch));

@@ -1,15 +1,15 @@
 // The KV cache of one sequence: for each layer a list of immutable segments, followed by a dense tail.
 //
-// A pass calls reserve(n); for each layer write(), view() and, for probe queries, observe(); and then advance(n). After
-// the pass the owner calls truncate() or commit().
+// A pass calls reserve(n); for each layer show_hidden() if wants_hidden(), write(), view() and, for probe queries,
+// observe(); and then advance(n). After the pass the owner calls truncate() or commit().
 //
 // One thread at a time uses a cache, except for write(). If a function that changes the cache throws, the cache must be
 // discarded, except after truncate(), which then has changed nothing.
 //
-// The state of a cache is a function, bit for bit, of the written K and V, their positions, the observed probe queries,
-// the length of the prompt and the check that it follows (LogitCheck). It does not depend on how the tokens were
-// divided into passes; no pass crosses a compaction boundary. So a preempted sequence is restored by recomputing its
-// prompt and output in a new cache of the same prompt length.
+// The state of a cache is a function, bit for bit, of the written K and V, the shown hidden states, their positions,
+// the observed probe queries, the length of the prompt and the check that it follows (LogitCheck). It does not depend
+// on how the tokens were divided into passes; no pass crosses a compaction boundary. So a preempted sequence is
+// restored by recomputing its prompt and output in a new cache of the same prompt length.
 #pragma once
 
 #include <cstdint>
@@ -115,6 +115,12 @@ class SequenceCache {
   // Writes new K and V of a layer. Thread-safe for disjoint rows of one layer. REQUIRES: reserve() has made room for
   // the rows. KvBackend::write() says how long they must stay valid.
   virtual void write(int64_t layer, const KvRows& rows) = 0;
+  // Whether passes must call show_hidden(). Never changes.
+  virtual bool wants_hidden() const { return false; }
+  // Shows the hidden states of the next n reserved tokens in a layer with full attention: the input of the layer's
+  // attention, after its norm, as f32 [n, hidden_size] if the cache is f32, else as bf16. The rows are in host memory
+  // and need not stay valid.
+  virtual void show_hidden(int64_t layer, const void* rows, int64_t n) { (void)layer, (void)rows, (void)n; }
   // Appends the segments of a layer, including the next n_new reserved tokens, to *segments. They are valid until the
   // cache changes. The new tokens are the last n_new entries, in dense pages; attention() masks them causally.
   virtual void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const = 0;

@@ -143,7 +143,7 @@ void SharedBudgetStore::truncate(const StageView& view, int64_t n) {
 bool SharedBudgetStore::by_importance() const { return options_.margin < 1 && knows_importance(scorer_); }
 
 void SharedBudgetStore::score_contents(const StageView& view, int64_t end) {
-  score_tail(context_, scorer_, view.tail, &scored_, end, by_importance(), [&](int64_t layer, const TokenScores& run) {
+  score_tail(context_, scorer_, view, &scored_, end, by_importance(), [&](int64_t layer, const TokenScores& run) {
     Layer& of = layers_[static_cast<size_t>(layer)];
     for (int64_t h = 0; h < n_heads(); ++h) {
       for (const float x : run.of_head(h)) of.heads[static_cast<size_t>(h)].tail.push_back(comparable(x));

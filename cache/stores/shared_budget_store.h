@@ -64,6 +64,7 @@ class SharedBudgetStore final : public TokenStore {
   void positions(int64_t layer, int64_t head, std::vector<int64_t>* positions) const override;
   int64_t n_probes() const override;
   void observe(const StageView& view, int64_t layer, const StoreProbe& probe) override;
+  const HiddenScorer* hidden_scorer() const override { return smartkv::hidden_scorer(scorer_); }
   void see(const StageView& view) override;
   void truncate(const StageView& view, int64_t n) override;
   void prepare(const StageView& view) override;

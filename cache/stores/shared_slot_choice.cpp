@@ -169,6 +169,11 @@ void SharedBudgetStore::share_budget(int64_t tail_first, int64_t n_leaving) {
   const auto last = worth.begin() + budget * heads * kPageTokens - 1;
   std::nth_element(worth.begin(), last, worth.end(), std::greater<>());
   const float threshold = *last;
+  // Candidates at the threshold, of which whole KV heads may be (a gate of heads), share the places that are left.
+  const auto above = std::count_if(worth.begin(), last, [&](float w) { return w > threshold; });
+  const auto equal = std::count(worth.begin(), worth.end(), threshold);
+  const double share =
+      threshold > kNothing ? static_cast<double>(last + 1 - worth.begin() - above) / static_cast<double>(equal) : 0;
 
   std::vector<double> wanted;  // Units, by layer and head.
   std::vector<double> layer_wanted;
@@ -181,9 +186,9 @@ void SharedBudgetStore::share_budget(int64_t tail_first, int64_t n_leaving) {
     double sum = 0;
     int64_t most = 0;
     for (const Candidates& head : of_layer(layer)) {
-      const auto n =
-          std::count_if(head.worth.begin(), head.worth.end(), [&](float w) { return w >= threshold && w > kNothing; });
-      wanted.push_back(static_cast<double>(n) / kPageTokens);
+      double n = 0;
+      for (const float w : head.worth) n += w > threshold ? 1 : w == threshold ? share : 0;
+      wanted.push_back(n / kPageTokens);
       sum += wanted.back();
       most += head.units;
     }

@@ -133,7 +133,7 @@ void SlotStore::truncate(const StageView& view, int64_t n) {
 }
 
 void SlotStore::score_contents(const StageView& view, int64_t end) {
-  score_tail(context_, scorer_, view.tail, &scored_, end, false, [&](int64_t layer, const TokenScores& run) {
+  score_tail(context_, scorer_, view, &scored_, end, false, [&](int64_t layer, const TokenScores& run) {
     std::vector<Head>& heads = layers_[static_cast<size_t>(layer)].heads;
     for (size_t h = 0; h < heads.size(); ++h) {
       const std::span<const float> scores = run.of_head(static_cast<int64_t>(h));

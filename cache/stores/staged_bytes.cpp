@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "cache/stores/tail_scores.h"
+
 namespace smartkv {
 
 int64_t StagedBytes::freed(int64_t layer, const Moment& then) const {
@@ -10,7 +12,8 @@ int64_t StagedBytes::freed(int64_t layer, const Moment& then) const {
 }
 
 int64_t StagedBytes::tail(const Moment& then) const {
-  int64_t bytes = 0;
+  const bool scored = hidden_scorer(stores_) != nullptr;
+  int64_t bytes = scored ? TailScores::bytes_of(context_.shape, whole_pages(then.tokens) - then.left) : 0;
   for (size_t layer = 0; layer < view_.tail.size(); ++layer) {
     const DenseLayer& tail = view_.tail[layer];
     bytes += tail.bytes() + tail.growth(view_.tokens, then.tokens) - freed(static_cast<int64_t>(layer), then);

@@ -14,7 +14,8 @@ StagedSequence::StagedSequence(const PolicyContext& context, const Boundaries& b
       boundaries_(boundaries),
       boundary_(boundaries.after(0)),
       tail_(static_cast<size_t>(context.shape.n_layers), DenseLayer(context.pool)),
-      stores_(std::move(stores)) {}
+      stores_(std::move(stores)),
+      scores_(context, hidden_scorer(stores_)) {}
 
 StagedSequence::StagedSequence(const StagedSequence& other)
     : SequenceCache(other),
@@ -22,6 +23,7 @@ StagedSequence::StagedSequence(const StagedSequence& other)
       boundaries_(other.boundaries_),
       boundary_(other.boundary_),
       tail_(other.tail_),
+      scores_(other.scores_),
       tokens_(other.tokens_),
       committed_(other.committed_),
       may_share_(true) {
@@ -35,6 +37,7 @@ std::unique_ptr<SequenceCache> StagedSequence::fork() const {
 
 void StagedSequence::reserve(int64_t n) {
   for (DenseLayer& layer : tail_) layer.reserve(tokens_, tokens_ + n);
+  scores_.reserve(tokens_ + n);
 }
 
 void StagedSequence::write(int64_t layer, const KvRows& rows) { tail(layer).write(tokens_ + rows.first, rows); }
@@ -45,6 +48,7 @@ void StagedSequence::view(int64_t layer, int64_t n_new, std::vector<kernels::KvS
 }
 
 void StagedSequence::advance(int64_t n) {
+  scores_.check(n);
   tokens_ += n;
   see_prompt();
 }
@@ -62,6 +66,7 @@ void StagedSequence::truncate(int64_t n_tokens) {
   for (const auto& store : stores_) store->truncate(stage_view(), n_tokens);
   tokens_ = n_tokens;
   for (DenseLayer& layer : tail_) layer.truncate(n_tokens);
+  scores_.truncate(n_tokens);
 }
 
 void StagedSequence::commit(int64_t n_tokens) {
@@ -91,6 +96,7 @@ void StagedSequence::compact() {
     tail(layer).drop_before(end);  // A layer's lost tokens make room for the next layer's kept ones.
   });
   for (const auto& store : stores_) store->finish(view);
+  scores_.drop_before(end);
 }
 
 bool StagedSequence::wants_check() const {
@@ -147,6 +153,7 @@ int64_t StagedSequence::max_growth(int64_t n) const {
   StageView view = stage_view();
   view.may_share = false;  // Shared pages need not be counted.
   for (const DenseLayer& layer : tail_) held.bytes += layer.bytes();
+  held.bytes += scores_.bytes();
   for (const auto& store : stores_) store->add_stats(view, &held);
   const int64_t end = tokens_ + std::max<int64_t>(0, n);
   return std::max<int64_t>(0, StagedBytes(context_, stage_view(), stores_).peak(end) - held.bytes);
@@ -181,6 +188,7 @@ bool StagedSequence::save(StateWriter* out) const {
   if (out == nullptr) return true;
   out->fields(boundaries_.prompt_tokens, tokens_, committed_, boundary_, tail_[0].first());
   for (const DenseLayer& layer : tail_) layer.save(tokens_, out);
+  scores_.save(tokens_, out);
   for (const auto& store : stores_) store->save(out);
   return true;
 }
@@ -195,6 +203,7 @@ void StagedSequence::load(StateReader* in) {
   in->expect(boundary_ == boundaries_.after(passed) && passed <= committed_, "a boundary after the tokens");
   in->expect(first == boundaries_.leaving(passed), "a tail that begins where the last compaction boundary put it");
   for (DenseLayer& layer : tail_) layer.load(first, tokens_, in);
+  scores_.load(first, tokens_, in);
   for (const auto& store : stores_) store->load(stage_view(), in);
 }
 
@@ -204,6 +213,7 @@ CacheStats StagedSequence::stats() const {
     stats.bytes += layer.bytes();
     if (may_share_) stats.shared_bytes += layer.shared_bytes();
   }
+  stats.bytes += scores_.bytes();
   for (const auto& store : stores_) store->add_stats(stage_view(), &stats);
   stats.full_bytes = dense_bytes(shape(), tokens_);
   return stats;

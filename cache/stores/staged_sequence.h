@@ -12,6 +12,7 @@
 #include "cache/dense_layer.h"
 #include "cache/policy.h"
 #include "cache/sequence_cache.h"
+#include "cache/stores/tail_scores.h"
 #include "cache/stores/token_store.h"
 
 namespace smartkv {
@@ -26,6 +27,8 @@ class StagedSequence final : public SequenceCache {
   int64_t committed() const override { return committed_; }
   void reserve(int64_t n) override;
   void write(int64_t layer, const KvRows& rows) override;
+  bool wants_hidden() const override { return scores_.scorer() != nullptr; }
+  void show_hidden(int64_t layer, const void* rows, int64_t n) override { scores_.score(layer, tokens_, rows, n); }
   void view(int64_t layer, int64_t n_new, std::vector<kernels::KvSegment>* segments) const override;
   void advance(int64_t n) override;
   void truncate(int64_t n_tokens) override;
@@ -56,7 +59,9 @@ class StagedSequence final : public SequenceCache {
  private:
   StagedSequence(const StagedSequence& other);
 
-  StageView stage_view() const { return {tail_, tail_[0].first(), tokens_, boundary_, boundaries_, may_share_}; }
+  StageView stage_view() const {
+    return {tail_, tail_[0].first(), tokens_, boundary_, boundaries_, may_share_, &scores_};
+  }
   // Passes the tokens before the boundary that is committed through the stores.
   void compact();
   // Lets stores work ahead while the prompt is computed.
@@ -72,6 +77,7 @@ class StagedSequence final : public SequenceCache {
   int64_t boundary_;
   std::vector<DenseLayer> tail_;
   std::vector<std::unique_ptr<TokenStore>> stores_;
+  TailScores scores_;
   int64_t tokens_ = 0;
   int64_t committed_ = 0;
   // Some page may have another holder, too. False only if none has.

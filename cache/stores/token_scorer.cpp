@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "cache/stores/tail_scores.h"
 #include "kernels/pending_results.h"
 
 namespace smartkv {
@@ -15,7 +16,8 @@ struct Run {
   std::vector<float> scores, importance;
 };
 
-void score_run(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail, Run* run) {
+void score_run(const PolicyContext& context, const TokenScorer& scorer, const StageView& view, Run* run) {
+  const std::span<const DenseLayer> tail = view.tail;
   const int64_t dim = context.shape.head_dim, n_layers = context.shape.n_layers;
   const auto [first, n] = std::pair(run->first, run->n);
   const auto at = [&](std::vector<float>& of, int64_t layer) {
@@ -25,6 +27,10 @@ void score_run(const PolicyContext& context, const TokenScorer& scorer, std::spa
     for (int64_t layer = 0; layer < n_layers; ++layer) {
       (*contents)->score(context, {layer, first, n}, at(run->scores, layer), at(run->importance, layer));
     }
+    return;
+  }
+  if (hidden_scorer(scorer) != nullptr) {
+    for (int64_t layer = 0; layer < n_layers; ++layer) view.scores->read(layer, first, n, at(run->scores, layer));
     return;
   }
   const PageScorer& of_pages = *std::get<std::shared_ptr<const PageScorer>>(scorer);
@@ -61,6 +67,15 @@ bool knows_importance(const TokenScorer& scorer) {
   return std::visit([](const auto& kind) { return kind->knows_importance(); }, scorer);
 }
 
+bool ranks_tokens(const TokenScorer& scorer) {
+  return std::visit([](const auto& kind) { return kind->ranks_tokens(); }, scorer);
+}
+
+const HiddenScorer* hidden_scorer(const TokenScorer& scorer) {
+  const auto* const hidden = std::get_if<std::shared_ptr<const HiddenScorer>>(&scorer);
+  return hidden == nullptr ? nullptr : hidden->get();
+}
+
 const AttentionScorer* attention_scorer(const TokenScorer& scorer) {
   const auto* const attention = std::get_if<std::shared_ptr<const AttentionScorer>>(&scorer);
   return attention == nullptr ? nullptr : attention->get();
@@ -76,8 +91,8 @@ bool pools_heads(const TokenScorer& scorer) {
   return attention != nullptr && attention->pools_heads();
 }
 
-void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail,
-                int64_t* scored, int64_t end, bool importance,
+void score_tail(const PolicyContext& context, const TokenScorer& scorer, const StageView& view, int64_t* scored,
+                int64_t end, bool importance,
                 const std::function<void(int64_t layer, const TokenScores& scores)>& take) {
   constexpr int64_t kRun = 512;  // Tokens. Bounds what the CPU copies at once: a layer's keys.
   const int64_t n_layers = context.shape.n_layers;
@@ -89,7 +104,7 @@ void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::sp
     Run& run = runs.emplace_back(Run{first, std::min(end - first, kRun), {}, {}});
     run.scores.resize(static_cast<size_t>(n_layers * context.shape.n_kv_heads * run.n));
     if (importance) run.importance.resize(static_cast<size_t>(n_layers * context.all_kv_heads() * run.n));
-    score_run(context, scorer, tail, &run);
+    score_run(context, scorer, view, &run);
   }
   if (results) results->wait();
   const auto of_layer = [n_layers](const std::vector<float>& of, int64_t layer) {

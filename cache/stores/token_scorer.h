@@ -8,9 +8,9 @@
 #include <string_view>
 #include <variant>
 
-#include "cache/dense_layer.h"
 #include "cache/policy.h"
 #include "cache/stores/token_scoring.h"
+#include "cache/stores/token_store.h"
 
 namespace smartkv {
 
@@ -29,6 +29,8 @@ class ScorerTraits {
   virtual bool comparable() const { return true; }
   // Whether score() also writes importance: how strongly the model attends to a token when it repeats the text.
   virtual bool knows_importance() const { return false; }
+  // Whether tokens of the same KV head differ in score.
+  virtual bool ranks_tokens() const { return true; }
 };
 
 // Computes scores on the host, from layer, KV head and position.
@@ -53,6 +55,14 @@ class PageScorer : public ScorerTraits {
   virtual void finish(int64_t first, int64_t n, std::span<float> scores) const { (void)first, (void)n, (void)scores; }
 };
 
+// Scores tokens by their hidden states, on the host, while the model computes them.
+class HiddenScorer : public ScorerTraits {
+ public:
+  // Writes final scores of n tokens of a layer: f32 [n, n_kv_heads]. A token's score depends on its own row only. rows:
+  // as in SequenceCache::show_hidden().
+  virtual void score(const PolicyContext& context, int64_t layer, const void* rows, int64_t n, float* scores) const = 0;
+};
+
 // Scores tokens by the attention that they receive from probe queries. Scores of all layers and KV heads share one
 // scale.
 class AttentionScorer : public ScorerTraits {
@@ -68,11 +78,13 @@ class AttentionScorer : public ScorerTraits {
 };
 
 using TokenScorer = std::variant<std::shared_ptr<const ContentScorer>, std::shared_ptr<const PageScorer>,
-                                 std::shared_ptr<const AttentionScorer>>;
+                                 std::shared_ptr<const HiddenScorer>, std::shared_ptr<const AttentionScorer>>;
 
 std::string_view name_of(const TokenScorer& scorer);
 bool comparable(const TokenScorer& scorer);
 bool knows_importance(const TokenScorer& scorer);
+bool ranks_tokens(const TokenScorer& scorer);
+const HiddenScorer* hidden_scorer(const TokenScorer& scorer);        // null for another kind
 const AttentionScorer* attention_scorer(const TokenScorer& scorer);  // null for another kind
 int64_t n_probes(const TokenScorer& scorer);                         // 0 unless it scores attention
 bool pools_heads(const TokenScorer& scorer);                         // false unless it scores attention
@@ -93,13 +105,13 @@ struct TokenScores {
 
 // Scores the tokens at positions [*scored, end) of all layers and waits for the results. REQUIRES: not an
 // AttentionScorer.
-//  - tail: the dense tail of each layer.
+//  - view: the sequence. Its tail holds the tokens.
 //  - importance: whether take() also gets the importance. REQUIRES: knows_importance(scorer).
 //  - take: receives the scores on the calling thread, in runs of consecutive tokens, each run layer by layer. Meanwhile
 //    *scored is the position of the run's first token; it is `end` on return.
 // Not thread-safe, because a scorer may use the thread pool.
-void score_tail(const PolicyContext& context, const TokenScorer& scorer, std::span<const DenseLayer> tail,
-                int64_t* scored, int64_t end, bool importance,
+void score_tail(const PolicyContext& context, const TokenScorer& scorer, const StageView& view, int64_t* scored,
+                int64_t end, bool importance,
                 const std::function<void(int64_t layer, const TokenScores& scores)>& take);
 
 }  // namespace smartkv

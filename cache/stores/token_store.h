@@ -22,6 +22,9 @@
 
 namespace smartkv {
 
+class HiddenScorer;  // cache/stores/token_scorer.h
+class TailScores;    // cache/stores/tail_scores.h
+
 // A sequence as its stores see it.
 struct StageView {
   std::span<const DenseLayer> tail;  // by layer
@@ -29,7 +32,8 @@ struct StageView {
   int64_t tokens = 0;                // tokens of the sequence
   int64_t next_boundary = 0;         // first boundary that is not committed yet; at least `tokens`
   const Boundaries& boundaries;
-  bool may_share = false;  // whether pages may be shared with other sequences
+  bool may_share = false;              // whether pages may be shared with other sequences
+  const TailScores* scores = nullptr;  // of the tail's tokens, by hidden_scorer() of one of the stores
 
   // Tokens before this position leave the tail at next_boundary.
   int64_t leaving() const { return boundaries.leaving(next_boundary); }
@@ -89,6 +93,10 @@ class TokenStore {
   virtual void observe(const StageView& view, int64_t layer, const StoreProbe& probe) {
     (void)view, (void)layer, (void)probe;
   }
+
+  // Returns the scorer of hidden states whose results the store reads in StageView::scores; null if it has none. At
+  // most one store of a chain has one.
+  virtual const HiddenScorer* hidden_scorer() const { return nullptr; }
 
   // Called during the prompt, after each pass and after each boundary, so that the store can work ahead. Its state
   // after a boundary must not depend on these calls.

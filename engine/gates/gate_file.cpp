@@ -3,6 +3,8 @@
 #include <optional>
 
 #include "cache/policy.h"
+#include "engine/gates/gate_tensors.h"
+#include "engine/gates/kvpress_gates.h"
 #include "engine/gates/shipped_gates.h"
 #include "engine/weights/safetensors.h"
 #include "engine/weights/weights.h"
@@ -35,7 +37,9 @@ std::optional<std::string> mismatch(const std::map<std::string, std::string>& me
                                     const std::string& identity) {
   for (const auto& [key, expected] : needed(model, identity)) {
     const auto found = metadata.find(key);
-    if (found == metadata.end()) return "metadata \"" + key + "\" is missing: not a gate file";
+    if (found == metadata.end()) {
+      return "metadata \"" + key + "\" is missing: not a file of smartkv train-gate, KVzap or Fast KVzip";
+    }
     if (found->second != expected) {
       return "the gates are for another model, " + model_name(metadata) + ": " + key + ": expected " + expected +
              ", found " + found->second;
@@ -48,23 +52,6 @@ std::string tensor_name(int64_t layer, int64_t map, const char* part) {
   return "layers." + std::to_string(layer) + "." + std::to_string(map) + "." + part;
 }
 
-std::vector<float> read(const SafetensorsFile& file, const std::string& tensor, const std::vector<int64_t>& shape) {
-  const auto found = file.tensors().find(tensor);
-  if (found == file.tensors().end()) throw CacheError("tensor \"" + tensor + "\" is missing");
-  const TensorView& view = found->second;
-  if (view.shape != shape) {
-    const auto text = [](const std::vector<int64_t>& extents) {
-      std::string joined;
-      for (const int64_t extent : extents) joined += (joined.empty() ? "" : ", ") + std::to_string(extent);
-      return "[" + joined + "]";
-    };
-    throw CacheError("tensor \"" + tensor + "\": expected shape " + text(shape) + ", found " + text(view.shape));
-  }
-  std::vector<float> values(static_cast<size_t>(view.elements()));
-  expand_rows(view, 0, view.rows(), values.data());
-  return values;
-}
-
 std::string importance_name(int64_t layer) { return "layers." + std::to_string(layer) + ".importance"; }
 
 std::vector<int64_t> importance_shape(const ModelConfig& model) {
@@ -72,42 +59,41 @@ std::vector<int64_t> importance_shape(const ModelConfig& model) {
 }
 
 std::vector<GateLayer> read_layers(const SafetensorsFile& file, const ModelConfig& model) {
-  std::vector<int64_t> order = model.cache_order();
-  order.resize(static_cast<size_t>(model.n_full_layers()));
+  const std::vector<int64_t> order = gated_layers(model);
   std::vector<GateLayer> layers(order.size());
   for (size_t place = 0; place < order.size(); ++place) {
     GateLayer& layer = layers[place];
     const int64_t index = order[place];
     for (int64_t i = 0; i < GateLayer::kDepth; ++i) {
       const auto [out, in] = GateLayer::shape(i, model.head_dim);
-      layer.weight[i] = read(file, tensor_name(index, i, "weight"), {out, in});
-      layer.bias[i] = read(file, tensor_name(index, i, "bias"), {out});
+      layer.weight[i] = read_gate_tensor(file, tensor_name(index, i, "weight"), {out, in});
+      layer.bias[i] = read_gate_tensor(file, tensor_name(index, i, "bias"), {out});
     }
     const bool second = file.tensors().contains(importance_name(0));
-    if (second) layer.importance = read(file, importance_name(index), importance_shape(model));
+    if (second) layer.importance = read_gate_tensor(file, importance_name(index), importance_shape(model));
   }
   return layers;
 }
 
 std::shared_ptr<const Gate> build(const SafetensorsFile& file, const ModelConfig& model) {
-  return std::make_shared<const Gate>(model.n_kv_heads, model.head_dim, read_layers(file, model));
+  return std::make_shared<const LifespanGate>(model.n_kv_heads, model.head_dim, read_layers(file, model));
 }
 
-// Opens a gate file, checks that it is for the model, and returns use(opened file, model). Throws CacheError naming the
-// file.
-template <typename Use>
-auto with_file(const std::filesystem::path& file, const ModelConfig& model, const std::string& identity,
-               const Use& use) {
+// Returns read(), and adds the name of the file to what it throws as a CacheError.
+template <typename Read>
+auto from_file(const std::filesystem::path& file, const Read& read) {
   try {
-    const SafetensorsFile opened = SafetensorsFile::open(file);
-    if (const auto difference = mismatch(opened.metadata(), model, identity))
-      throw CacheError(*difference + kHowToTrain);
-    return use(opened, model);
+    return read();
   } catch (const ModelError& error) {
     throw CacheError("gate file " + file.string() + ": " + error.what());
   } catch (const CacheError& error) {
     throw CacheError("gate file " + file.string() + ": " + error.what());
   }
+}
+
+// Throws CacheError unless the file is one of `smartkv train-gate` for the model.
+void check_own(const SafetensorsFile& file, const ModelConfig& model, const std::string& identity) {
+  if (const auto difference = mismatch(file.metadata(), model, identity)) throw CacheError(*difference + kHowToTrain);
 }
 
 }  // namespace
@@ -137,12 +123,22 @@ std::vector<std::string> shipped_gate_names(const ModelConfig& model, const std:
 
 std::shared_ptr<const Gate> load_gate(const std::filesystem::path& file, const ModelConfig& model,
                                       const std::string& identity) {
-  return with_file(file, model, identity, build);
+  return from_file(file, [&]() -> std::shared_ptr<const Gate> {
+    if (file.extension() == ".tsv") return read_duo_attention(file, model);
+    const SafetensorsFile opened = SafetensorsFile::open(file);
+    if (auto gate = read_kvpress_gate(opened, model)) return gate;
+    check_own(opened, model, identity);
+    return build(opened, model);
+  });
 }
 
 std::vector<GateLayer> read_gate_layers(const std::filesystem::path& file, const ModelConfig& model,
                                         const std::string& identity) {
-  return with_file(file, model, identity, read_layers);
+  return from_file(file, [&] {
+    const SafetensorsFile opened = SafetensorsFile::open(file);
+    check_own(opened, model, identity);
+    return read_layers(opened, model);
+  });
 }
 
 std::map<std::string, std::string> gate_notes(const std::filesystem::path& file, const std::string& prefix) {

@@ -1,7 +1,7 @@
-// Reads and writes files of learned gates. They are safetensors files with the tensors "layers.<i>.<map>.weight" and
-// ".bias", and also "layers.<i>.importance" if the gates have a second head. The metadata say which model the gates are
-// for, and how they were trained. The model is recognised by its content (`identity`, by model_identity()). Its name is
-// in the metadata, too, but for people only.
+// Reads files of gates, and writes those of LifespanGate: safetensors files with the tensors "layers.<i>.<map>.weight"
+// and ".bias", and also "layers.<i>.importance" if the gates have a second head. The metadata say which model the gates
+// are for, and how they were trained. The model is recognised by its content (`identity`, by model_identity()). Its
+// name is in the metadata, too, but for people only. The files of other projects are in kvpress_gates.h.
 #pragma once
 
 #include <filesystem>
@@ -15,8 +15,9 @@
 
 namespace smartkv {
 
-// Reads the gates of a model. Throws CacheError if the file cannot be read, is not a regular file, or is for another
-// model. In the last case the message says how to get gates for this model.
+// Reads the gates of a model. The kind follows from the tensors of the file, or from the extension .tsv. Throws
+// CacheError if the file cannot be read, is not a regular file, or is for another model. In the last case the message
+// says how to get gates for this model.
 std::shared_ptr<const Gate> load_gate(const std::filesystem::path& file, const ModelConfig& model,
                                       const std::string& identity);
 

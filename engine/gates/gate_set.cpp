@@ -4,17 +4,29 @@
 
 #include "cache/sequence_cache.h"
 #include "engine/gates/gate_file.h"
+#include "engine/log.h"
 
 namespace smartkv {
+namespace {
 
-GateSet::GateSet(const GateSources& sources, const ModelConfig& model) : model_(model), identity_(sources.identity) {
+constexpr int64_t kMebibyte = int64_t{1} << 20;
+
+}  // namespace
+
+GateSet::GateSet(const GateSources& sources, const ModelConfig& model, bool shows_hidden)
+    : model_(model), identity_(sources.identity) {
   const std::vector<std::string> shipped = shipped_gate_names(model, identity_);
   for (const auto& [name, file] : sources.files) {
     if (std::find(shipped.begin(), shipped.end(), name) != shipped.end()) {
       throw CacheError("gates: \"" + name + "\" is the name of built-in gates; choose another name");
     }
     try {
-      configured_.emplace(name, load_gate(file, model, identity_));
+      const auto gate = configured_.emplace(name, load_gate(file, model, identity_)).first->second;
+      if (gate->scores_hidden() && !shows_hidden) {
+        throw CacheError(gate->description() + ", scores hidden states: expected backend native, found torch");
+      }
+      log_info("gates: \"" + name + "\": " + gate->description() + "; " + std::to_string(gate->n_layers()) +
+               " layers, " + std::to_string((gate->bytes() + kMebibyte - 1) / kMebibyte) + " MiB");
     } catch (const CacheError& error) {
       throw CacheError("gates: \"" + name + "\": " + error.what());
     }

@@ -24,9 +24,10 @@ struct GateSources {
 
 class GateSet {
  public:
-  // Reads all configured files. `model` outlives the set. Throws CacheError if a file is not a regular file, is damaged
-  // or is for another model, or if a configured gate has the name of one that ships. The message names the gate.
-  GateSet(const GateSources& sources, const ModelConfig& model);
+  // Reads all configured files and logs what they are. `model` outlives the set. shows_hidden: Model::shows_hidden().
+  // Throws CacheError if a file is not a regular file, is damaged or is for another model, if it needs hidden states
+  // that the model does not show, or if a configured gate has the name of one that ships. The message names the gate.
+  GateSet(const GateSources& sources, const ModelConfig& model, bool shows_hidden = true);
 
   // Returns the gates with this name. "" stands for the configured gates named "default"; if there are none, for those
   // that ship for the model. Thread-safe. Throws CacheError if the name is unknown, with a list of the known names, or

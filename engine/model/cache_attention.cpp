@@ -158,6 +158,21 @@ void CacheAttention::write(int64_t layer, float* qkv) {
   }
 }
 
+void CacheAttention::show_hidden(int64_t layer, const LlamaBackend& backend) {
+  if (config_.has_window(layer)) return;
+  const int64_t row_bytes = config_.hidden_size * (shape_.type == kernels::KvType::kBf16 ? 2 : 4);
+  int64_t row = 0;
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    const int64_t n = tokens(i);
+    guard(i, [&](SequenceCache& cache) {
+      if (!cache.wants_hidden()) return;
+      cache.show_hidden(cache_layer(layer), static_cast<const std::byte*>(backend.attention_input()) + row * row_bytes,
+                        n);
+    });
+    row += n;
+  }
+}
+
 void CacheAttention::attend(int64_t layer, float* qkv, void* attended) {
   write(layer, qkv);
   prefetch(layer + 1);

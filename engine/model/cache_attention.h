@@ -22,8 +22,8 @@
 
 namespace smartkv {
 
-// A pass calls begin(), then attend() for each layer in order, then end(). Not thread-safe; the work runs on the thread
-// pool.
+// A pass calls begin(), then show_hidden() and attend() for each layer in order, then end(). Not thread-safe; the work
+// runs on the thread pool.
 class CacheAttention {
  public:
   //  - config: the configuration of `weights` as it is served. `config` and `pool` must outlive this object; `weights`
@@ -44,6 +44,8 @@ class CacheAttention {
   int64_t rows() const { return rows_; }
   std::span<const RowRange> wanted() const { return wanted_; }  // The rows for which logits are wanted.
   int64_t wanted_rows() const { return wanted_rows_; }
+  // Shows the input of the layer's attention, which the backend has just projected, to the caches that want it.
+  void show_hidden(int64_t layer, const LlamaBackend& backend);
   // Writes the layer's K and V to the caches and attends. qkv: f32 [rows, qkv_width], as LlamaBackend::project() writes
   // it; its queries and keys are normalized and rotated in place. attended: the result, [rows, n_heads head_dim]. In
   // the last layer it has the wanted rows only.

@@ -74,6 +74,7 @@ class Llama final : public Model {
   bool batch_invariant() const override {
     return backend_->batch_invariant() && attention_.backend()->batch_invariant();
   }
+  bool shows_hidden() const override { return backend_->shows_input(); }
   const std::shared_ptr<kernels::KvBackend>& kv_backend() const override { return attention_.backend(); }
 
   void forward(std::span<const SequenceInput> batch, float* logits) override {
@@ -86,9 +87,11 @@ class Llama final : public Model {
     auto* const qkv = qkv_.as<float>();
     backend_->start(tokens_, qkv);
     for (int64_t layer = 0; layer < last; ++layer) {
+      attention_.show_hidden(layer, *backend_);
       attention_.attend(layer, qkv, attended_.data());
       backend_->advance(layer, attended_.data(), qkv);
     }
+    attention_.show_hidden(last, *backend_);
     backend_->keep_rows(attention_.wanted());
     attention_.attend(last, qkv, attended_.data());
     if (attention_.wanted_rows() > 0) finish(batch, logits);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <stdexcept>
 
 #include "engine/text/tokenizer.h"
 
@@ -42,6 +43,10 @@ class LlamaBackend {
   // Computes the layer's queries, keys and values, in this order in each row, before qk-norm and the rotary embedding:
   // f32 [rows, (n_heads + 2 n_kv_heads) head_dim].
   virtual void project(int64_t layer, float* qkv) = 0;
+  // Returns the input of the latest project(), after the layer's norm: [rows, hidden_size], f32 for kF32 and bf16
+  // otherwise. It is valid until the next call. REQUIRES: shows_input().
+  virtual const void* attention_input() const { throw std::logic_error("this backend does not show hidden states"); }
+  virtual bool shows_input() const { return false; }
   // Restricts the rest of the pass, `attended` and `logits` included, to these rows. REQUIRES: they are in ascending
   // order. If there are none, the pass ends here.
   virtual void keep_rows(std::span<const RowRange> rows) = 0;

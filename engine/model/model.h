@@ -52,6 +52,9 @@ class Model {
   // Then forward() throws even if all inputs have `failure`, and all caches of the batch must be discarded.
   virtual void forward(std::span<const SequenceInput> batch, float* logits) = 0;
   virtual bool batch_invariant() const { return true; }
+  // Whether forward() shows hidden states to the caches that want them (SequenceCache::wants_hidden()). If not, it
+  // throws on such caches.
+  virtual bool shows_hidden() const { return false; }
   // Whether forward() can sample tokens on the device, so that logits need not be copied to the host.
   virtual bool samples_tokens() const { return false; }
   // Returns the rotary embedding's cosines and sines for a position: f32 [head_dim / 2] each.

@@ -62,6 +62,9 @@ class NativeBackend final : public LlamaBackend {
     }
   }
 
+  const void* attention_input() const override { return normed_.data(); }
+  bool shows_input() const override { return true; }
+
   void keep_rows(std::span<const RowRange> rows) override {
     const int64_t hidden = config_.hidden_size;
     rows_ = 0;

@@ -10,9 +10,8 @@ PolicyContext policy_context(const Model& model, const CacheShape& shape, Thread
                              std::function<std::shared_ptr<const Sensitivity>()> sensitivity) {
   PolicyContext context{shape, PagePool::create(shape, model.kv_backend()), threads};
   context.rope = [&model](int64_t position, float* cos, float* sin) { model.rope_angles(position, cos, sin); };
-  context.load_gate = [set = std::make_shared<const GateSet>(gates, model.config())](const std::string& name) {
-    return set->find(name);
-  };
+  context.load_gate = [set = std::make_shared<const GateSet>(gates, model.config(), model.shows_hidden())](
+                          const std::string& name) { return set->find(name); };
   std::map<std::string, std::shared_ptr<const ChannelWorth>> worth;
   for (const auto& [name, file] : gates.worth) {
     try {

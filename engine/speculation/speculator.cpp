@@ -58,9 +58,10 @@ std::shared_ptr<const Speculation> Speculator::prepare(const SpeculationSpec& sp
     const bool recent = spec.kv_cache.is_null() && speculation->drafts_for_itself();
     speculation->policy = draft_policy(spec, *speculation->drafter, recent ? self_cache() : spec.kv_cache);
     speculation->pillar = is_pillar(spec.kv_cache);
-    // A policy that observes the attention of probe queries needs passes over its own cache.
+    // A policy that observes the attention of probe queries, or hidden states, needs passes over its own cache.
+    const auto cache = speculation->policy->new_sequence(0);
     speculation->mirrored =
-        speculation->drafts_for_itself() && speculation->policy->new_sequence(0)->probes(context_length_).empty();
+        speculation->drafts_for_itself() && !cache->wants_hidden() && cache->probes(context_length_).empty();
   } catch (const CacheError& error) {
     throw RequestError(RequestError::Kind::kInvalid, "speculative.kv_cache",
                        std::string("speculative.") + error.what());

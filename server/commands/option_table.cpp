@@ -93,8 +93,9 @@ const std::vector<Option>& option_table() {
        .field = [](O& o) -> F { return &o.engine.draft_weights; },
        .choices = {kEnumNames<DraftCopy>.begin(), kEnumNames<DraftCopy>.end()}},
       {.name = "gates",
-       .help = "Files of learned gates for gated_eviction, by the name that requests use: {\"NAME\": \"FILE\"}, or "
-               "--gate NAME=FILE. \"default\" applies to requests that name none",
+       .help = "Files of gates for gated_eviction, by the name that requests use: {\"NAME\": \"FILE\"}, or --gate "
+               "NAME=FILE. Of smartkv train-gate, KVzap or Fast KVzip (safetensors), or DuoAttention (.tsv). "
+               "\"default\" applies to requests that name none",
        .field = [](O& o) -> F { return &o.engine.model.gates; },
        .entry = "--gate"},
       {.name = "channel_worth",

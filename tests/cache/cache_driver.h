@@ -1,6 +1,7 @@
 // Runs a sequence cache as a model would, with K, V and queries that are random functions of layer and position.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -8,10 +9,37 @@
 
 #include "cache/policy.h"
 #include "kernels/aligned_buffer.h"
+#include "kernels/bf16.h"
 #include "kernels/kv_backend.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv {
+
+// Width of the hidden states that tests show.
+inline constexpr int64_t kTestHiddenSize = 32;
+
+// Returns hidden states of tokens [first, first + n), random functions of layer, position and salt: f32 [n,
+// kTestHiddenSize].
+inline std::vector<float> random_hidden(int64_t layer, int64_t first, int64_t n, uint32_t salt = 0) {
+  std::vector<float> rows;
+  for (int64_t position = first; position < first + n; ++position) {
+    std::minstd_rand random(static_cast<uint32_t>(1 + layer * 100003 + position * 7) + salt * 7919);
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    for (int64_t d = 0; d < kTestHiddenSize; ++d) rows.push_back(uniform(random));
+  }
+  return rows;
+}
+
+// Shows the cache such hidden states of its next n tokens, if it wants them.
+inline void show_random_hidden(SequenceCache* cache, const CacheShape& shape, int64_t layer, int64_t n,
+                               uint32_t salt = 0) {
+  if (!cache->wants_hidden()) return;
+  const std::vector<float> rows = random_hidden(layer, cache->tokens(), n, salt);
+  if (shape.type == kernels::KvType::kF32) return cache->show_hidden(layer, rows.data(), n);
+  std::vector<uint16_t> rounded(rows.size());
+  std::transform(rows.begin(), rows.end(), rounded.begin(), to_bf16);
+  cache->show_hidden(layer, rounded.data(), n);
+}
 
 class CacheDriver {
  public:
@@ -40,6 +68,7 @@ class CacheDriver {
       std::vector<float> rows;
       for (int64_t i = 0; i < n; ++i) append_row(layer, cache->tokens() + i, salt, &rows);
       const float* k = rows.data() + heads * dim;
+      if (layer < shape_.n_layers) show_random_hidden(cache, shape_, layer, n, salt);
       cache->write(layer, {k, k + shape_.n_kv_heads * dim, width, 0, n});
       std::vector<kernels::KvSegment> segments;
       cache->view(layer, n, &segments);

@@ -77,6 +77,13 @@ nlohmann::json spec_of(const std::string& name) {
   throw std::invalid_argument(name);
 }
 
+// Returns the gates that trials name (PolicyRow::trials): of hidden states, of heads, or of lifespans.
+std::shared_ptr<const Gate> gate_named(const CacheShape& shape, const std::string& name) {
+  if (name == "hidden") return random_hidden_gate(shape, kTestHiddenSize);
+  if (name == "heads") return random_head_gate(shape);
+  return random_gate(shape);
+}
+
 // Returns the contents of all segments, byte by byte: one string for each layer, segment and KV head.
 std::vector<std::string> contents(const SequenceCache& cache, const CacheShape& shape, int64_t n_layers,
                                   kernels::KvBackend& backend) {
@@ -136,7 +143,7 @@ class Conformance : public testing::TestWithParam<Parameter> {
       }
     };
     context.window = std::get<1>(GetParam()).window;
-    context.load_gate = [this](const std::string&) { return random_gate(shape_); };
+    context.load_gate = [this](const std::string& name) { return gate_named(shape_, name); };
     context.load_sensitivity = [this] { return random_sensitivity(shape_); };
     return context;
   }
@@ -243,6 +250,7 @@ TEST_P(Conformance, FreedPagesHarmNobody) {
     const std::vector<float> rows(static_cast<size_t>(n * width), std::bit_cast<float>(poison));
     broken->reserve(n);
     for (int64_t layer = 0; layer < context().n_layers(); ++layer) {
+      if (layer < shape_.n_layers) show_random_hidden(broken.get(), shape_, layer, n);
       broken->write(layer, {rows.data(), rows.data(), width, 0, n});
       backend_->apply_writes();
     }

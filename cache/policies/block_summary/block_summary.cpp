@@ -69,13 +69,16 @@ std::unique_ptr<KvCachePolicy> make_block_summary_policy(const PolicyContext& co
   const int64_t stride = read_prompt_stride(&read, kPrefillChunk);
   read.done();
   if (tokens > 0) check_summary_capacity(options, "tokens", beside, tokens);
-  std::shared_ptr<const PageScorer> scorer;
+  std::optional<TokenScorer> scorer;
   std::string stand_in;
   if (options.salient > 0 && options.salience == Salience::kGate) {
-    BestScorer best = make_best_scorer(context, options.gate);
+    BestScorer best = make_best_scorer(context, options.gate, true);
     stand_in = std::move(best.stand_in);
-    if (const auto* const of_pages = std::get_if<std::shared_ptr<const PageScorer>>(&best.scorer)) scorer = *of_pages;
-    if (scorer == nullptr) options.salience = Salience::kAttention;
+    if (attention_scorer(best.scorer) == nullptr) {
+      scorer = std::move(best.scorer);
+    } else {
+      options.salience = Salience::kAttention;
+    }
   }
   auto policy = std::make_unique<StagedPolicy>("block_summary", context, Boundaries{whole_pages(window), stride},
                                                std::make_unique<SummaryStoreFactory>(options, scorer));

@@ -39,7 +39,7 @@ std::unique_ptr<StoreFactory> read_lost_store(Parameters* parameters, EvictionOp
   }
   options->tokens -= summaries.capacity;
   options->hand_on = true;
-  return std::make_unique<SummaryStoreFactory>(summaries, nullptr);
+  return std::make_unique<SummaryStoreFactory>(summaries, std::nullopt);
 }
 
 }  // namespace smartkv

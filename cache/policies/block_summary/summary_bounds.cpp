@@ -60,7 +60,7 @@ StoreBytes SummaryStore::bytes_at(const StageView& view, const Moment& then) con
   }
   most.working *= std::min(n_layers, context_.workers());
   constexpr auto kScoreBytes = static_cast<int64_t>(sizeof(float));
-  if (scorer_ != nullptr) most.prepared = n_layers * shape().n_kv_heads * then.taken * kScoreBytes;
+  if (scorer_) most.prepared = n_layers * shape().n_kv_heads * then.taken * kScoreBytes;
   most.working += most.prepared;
   return most;
 }

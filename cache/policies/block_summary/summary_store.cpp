@@ -19,7 +19,7 @@ std::unique_ptr<TokenStore> SummaryStoreFactory::create(const PolicyContext& con
 }
 
 SummaryStore::SummaryStore(const PolicyContext& context, const SummaryOptions& options,
-                           std::shared_ptr<const PageScorer> scorer)
+                           std::optional<TokenScorer> scorer)
     : context_(context),
       options_(options),
       scorer_(std::move(scorer)),
@@ -98,7 +98,7 @@ void SummaryStore::prepare(const StageView& view) {
       for (size_t layer = 0; layer < layers_.size(); ++layer) shed_[layer] = std::min(shed_[layer], of_rank.at(layer));
     }
   }
-  if (scorer_ == nullptr) return;
+  if (!scorer_) return;
   const int64_t n = view.leaving() - view.tail_first;
   for (Layer& layer : layers_) layer.scores.resize(static_cast<size_t>(shape().n_kv_heads * n));
   int64_t scored = view.tail_first;
@@ -109,7 +109,7 @@ void SummaryStore::prepare(const StageView& view) {
                 layers_[static_cast<size_t>(layer)].scores.begin() + head * n + scored - view.tail_first);
     }
   };
-  score_tail(context_, scorer_, view.tail, &scored, view.leaving(), false, take);
+  score_tail(context_, *scorer_, view, &scored, view.leaving(), false, take);
   state_.set(state_bytes());
 }
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,20 +26,20 @@ namespace smartkv {
 
 class SummaryStoreFactory final : public StoreFactory {
  public:
-  // scorer: the gate for Salience::kGate; null for any other.
-  SummaryStoreFactory(const SummaryOptions& options, std::shared_ptr<const PageScorer> scorer)
+  // scorer: for Salience::kGate, of contents or hidden states; absent for any other.
+  SummaryStoreFactory(const SummaryOptions& options, std::optional<TokenScorer> scorer)
       : options_(options), scorer_(std::move(scorer)) {}
   std::unique_ptr<TokenStore> create(const PolicyContext& context) const override;
   bool exchanges() const override { return options_.adapts() || options_.sheds(); }
 
  private:
   SummaryOptions options_;
-  std::shared_ptr<const PageScorer> scorer_;
+  std::optional<TokenScorer> scorer_;
 };
 
 class SummaryStore final : public TokenStore {
  public:
-  SummaryStore(const PolicyContext& context, const SummaryOptions& options, std::shared_ptr<const PageScorer> scorer);
+  SummaryStore(const PolicyContext& context, const SummaryOptions& options, std::optional<TokenScorer> scorer);
 
   std::unique_ptr<TokenStore> fork() const override { return std::make_unique<SummaryStore>(*this); }
   int64_t entries(int64_t layer) const override { return layers_[static_cast<size_t>(layer)].entries; }
@@ -46,6 +47,7 @@ class SummaryStore final : public TokenStore {
   void positions(int64_t layer, int64_t head, std::vector<int64_t>* positions) const override;
   int64_t n_probes() const override { return options_.n_probes(); }
   void observe(const StageView& view, int64_t layer, const StoreProbe& probe) override;
+  const HiddenScorer* hidden_scorer() const override { return scorer_ ? smartkv::hidden_scorer(*scorer_) : nullptr; }
   void prepare(const StageView& view) override;
   void take(const StageView& view, int64_t layer, EvictedTokens* tokens) override;
   void finish(const StageView& view) override;
@@ -112,7 +114,7 @@ class SummaryStore final : public TokenStore {
 
   PolicyContext context_;
   SummaryOptions options_, plain_ = keep_everything();
-  std::shared_ptr<const PageScorer> scorer_;
+  std::optional<TokenScorer> scorer_;
   // At a boundary, by layer: outliers below the least score, in the KV head that has the fewest of them.
   std::vector<int64_t> shed_;
   std::vector<Layer> layers_;

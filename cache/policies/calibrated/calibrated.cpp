@@ -57,13 +57,11 @@ class CalibratedStore final : public PageStore {
     const int64_t heads = shape().n_kv_heads;
     scores_.resize(static_cast<size_t>(shape().n_layers * heads));
     int64_t scored = view.tail_first;
-    score_tail(context(), scorer_, view.tail, &scored, view.leaving(), false,
-               [&](int64_t layer, const TokenScores& run) {
-                 for (int64_t head = 0; head < heads; ++head) {
-                   std::ranges::copy(run.of_head(head),
-                                     std::back_inserter(scores_[static_cast<size_t>(layer * heads + head)]));
-                 }
-               });
+    score_tail(context(), scorer_, view, &scored, view.leaving(), false, [&](int64_t layer, const TokenScores& run) {
+      for (int64_t head = 0; head < heads; ++head) {
+        std::ranges::copy(run.of_head(head), std::back_inserter(scores_[static_cast<size_t>(layer * heads + head)]));
+      }
+    });
   }
 
   // Returns the masks of the wide tokens of new page i, the most important ones.

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <string>
 
-#include "cache/sequence_cache.h"
+#include "cache/policies/gated_eviction/gate_jobs.h"
 #include "kernels/thread_pool.h"
 
 namespace smartkv {
 namespace {
-
-constexpr int64_t kLanes = 16;  // Output features that pack_lanes() takes at once.
 
 void check(const std::vector<float>& values, int64_t expected, const std::string& what) {
   if (static_cast<int64_t>(values.size()) == expected) return;
@@ -17,20 +15,33 @@ void check(const std::vector<float>& values, int64_t expected, const std::string
                    std::to_string(values.size()));
 }
 
-kernels::PackedMatrix pack(const std::vector<float>& weight, int64_t out_features, int64_t in_features) {
-  kernels::PackedMatrix packed = kernels::make_packed(kernels::WeightType::kBf16, out_features, in_features);
-  const int64_t groups = (out_features + kLanes - 1) / kLanes;
-  std::vector<float> rows(static_cast<size_t>(groups * kLanes * in_features));
-  std::copy(weight.begin(), weight.end(), rows.begin());
-  for (int64_t group = 0; group < groups; ++group) {
-    kernels::pack_lanes(packed, group, rows.data() + group * kLanes * in_features);
+// Scores a token by the position at which it expires, given the lifespan that the layer's gate predicts from its key
+// before RoPE.
+class LifespanScorer final : public PageScorer {
+ public:
+  LifespanScorer(const PolicyContext& context, const LifespanGate& gate)
+      : knows_importance_(gate.has_importance()),
+        gate_(upload(*context.pool->backend(), gate.maps(context.first_kv_head(), context.shape.n_kv_heads))) {}
+  std::string_view name() const override { return "learned"; }
+  bool knows_importance() const override { return knows_importance_; }
+  bool needs_angles() const override { return true; }
+  void score(const PolicyContext& context, std::span<const TokenScoring> layers) const override {
+    score_tokens(*context.pool->backend(), context.threads, context.shape, gate_, layers);
   }
-  return packed;
-}
+  // The gate predicts how long a token stays useful. The score is until when, so that a token past its lifespan makes
+  // room.
+  void finish(int64_t first, int64_t n, std::span<float> scores) const override {
+    for (size_t i = 0; i < scores.size(); ++i) scores[i] = expiry(first + static_cast<int64_t>(i) % n, scores[i]);
+  }
+
+ private:
+  bool knows_importance_;
+  std::shared_ptr<const UploadedGate> gate_;
+};
 
 }  // namespace
 
-Gate::Gate(int64_t n_kv_heads, int64_t head_dim, const std::vector<GateLayer>& layers) {
+LifespanGate::LifespanGate(int64_t n_kv_heads, int64_t head_dim, const std::vector<GateLayer>& layers) {
   auto maps = std::make_shared<GateMaps>();
   maps->n_kv_heads = n_kv_heads;
   maps->head_dim = head_dim;
@@ -43,7 +54,7 @@ Gate::Gate(int64_t n_kv_heads, int64_t head_dim, const std::vector<GateLayer>& l
       const std::string name = "layer " + std::to_string(layer) + ", map " + std::to_string(i);
       check(layers[layer].weight[i], out * in, name + ", weight");
       check(layers[layer].bias[i], out, name + ", bias");
-      (*of_layer)[i] = {pack(layers[layer].weight[i], out, in), layers[layer].bias[i]};
+      (*of_layer)[i] = {pack_map(layers[layer].weight[i], out, in), layers[layer].bias[i]};
     }
     maps->layers.push_back(std::move(of_layer));
     const std::string name = "layer " + std::to_string(layer) + ", importance";
@@ -54,7 +65,7 @@ Gate::Gate(int64_t n_kv_heads, int64_t head_dim, const std::vector<GateLayer>& l
   maps_ = std::move(maps);
 }
 
-std::shared_ptr<const GateMaps> Gate::maps(int64_t first, int64_t heads) const {
+std::shared_ptr<const GateMaps> LifespanGate::maps(int64_t first, int64_t heads) const {
   if (heads == maps_->n_kv_heads) return maps_;
   auto part = std::make_shared<GateMaps>();
   part->n_kv_heads = heads;
@@ -75,12 +86,16 @@ std::shared_ptr<const GateMaps> Gate::maps(int64_t first, int64_t heads) const {
   return part;
 }
 
-void Gate::score(ThreadPool* threads, int64_t layer, const float* keys, int64_t n, float* scores) const {
+void LifespanGate::score(ThreadPool* threads, int64_t layer, const float* keys, int64_t n, float* scores) const {
   ThreadPool alone(1);
   gate_scores(threads != nullptr ? *threads : alone, *maps_, layer, keys, n, scores);
 }
 
-int64_t Gate::bytes() const {
+TokenScorer LifespanGate::scorer(const PolicyContext& context) const {
+  return std::make_shared<LifespanScorer>(context, *this);
+}
+
+int64_t LifespanGate::bytes() const {
   int64_t bytes = 0;
   for (const std::vector<float>& map : maps_->importance) bytes += static_cast<int64_t>(map.size() * sizeof(float));
   for (const auto& maps : maps_->layers) {

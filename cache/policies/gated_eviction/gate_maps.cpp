@@ -23,6 +23,18 @@ void activate(ThreadPool& threads, const float* x, int64_t n, uint16_t* out) {
 
 }  // namespace
 
+kernels::PackedMatrix pack_map(const std::vector<float>& weight, int64_t out_features, int64_t in_features) {
+  constexpr int64_t kLanes = 16;  // Output features that pack_lanes() takes at once.
+  kernels::PackedMatrix packed = kernels::make_packed(kernels::WeightType::kBf16, out_features, in_features);
+  const int64_t groups = (out_features + kLanes - 1) / kLanes;
+  std::vector<float> rows(static_cast<size_t>(groups * kLanes * in_features));
+  std::copy(weight.begin(), weight.end(), rows.begin());
+  for (int64_t group = 0; group < groups; ++group) {
+    kernels::pack_lanes(packed, group, rows.data() + group * kLanes * in_features);
+  }
+  return packed;
+}
+
 void gate_scores(ThreadPool& threads, const GateMaps& gate, int64_t layer, const float* keys, int64_t n,
                  float* scores) {
   const int64_t dim = gate.head_dim, width = std::max(dim, GateMaps::kHidden), chunk = std::min(n, kChunk);

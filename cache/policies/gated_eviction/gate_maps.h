@@ -10,6 +10,9 @@
 
 namespace smartkv {
 
+// Packs a linear map, f32 [out_features, in_features], in bf16. REQUIRES: in_features is even.
+kernels::PackedMatrix pack_map(const std::vector<float>& weight, int64_t out_features, int64_t in_features);
+
 // One gate: for each layer, kDepth linear maps with ReLU between them, and the linear maps of importance.
 struct GateMaps {
   static constexpr int64_t kDepth = 4;

@@ -9,12 +9,12 @@
 namespace smartkv {
 namespace {
 
-BestScorer make_scorer(const PolicyContext& context, const std::string& name, const std::string& gate) {
+BestScorer make_scorer(const PolicyContext& context, const std::string& name, const std::string& gate, bool shared) {
   if (name == "attention") return {make_decayed_attention_scorer(), ""};
   if (name == "calibrated") return {make_calibrated_scorer(context), ""};
   if (name == "key_norm") return {make_key_norm_scorer(), ""};
-  if (name == "learned") return {make_gate_scorer(context, gate), ""};
-  return make_best_scorer(context, gate);
+  if (name == "learned") return {make_gate_scorer(context, gate, !shared), ""};
+  return make_best_scorer(context, gate, !shared);
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ std::unique_ptr<KvCachePolicy> make_gated_eviction_policy(const PolicyContext& c
   }
   read.done();
   if (shared && lost != nullptr) throw CacheError("kv_cache.sizes: \"shared\" needs \"lost\": \"nothing\"");
-  BestScorer chosen = make_scorer(context, scorer, gate);
+  BestScorer chosen = make_scorer(context, scorer, gate, shared);
   std::vector<std::unique_ptr<StoreFactory>> stores;
   stores.push_back(make_slot_store(shared, {options, margin}, std::move(chosen.scorer)));
   if (lost != nullptr) stores.push_back(std::move(lost));

@@ -32,35 +32,17 @@ class DecayedAttentionScorer final : public AttentionScorer {
   }
 };
 
-// Scores a token by the position at which it expires, given the lifespan that the layer's gate predicts from its key
-// before RoPE.
-class GateScorer final : public PageScorer {
- public:
-  GateScorer(const PolicyContext& context, const Gate& gate)
-      : knows_importance_(gate.has_importance()),
-        gate_(upload(*context.pool->backend(), gate.maps(context.first_kv_head(), context.shape.n_kv_heads))) {}
-  std::string_view name() const override { return "learned"; }
-  bool knows_importance() const override { return knows_importance_; }
-  bool needs_angles() const override { return true; }
-  void score(const PolicyContext& context, std::span<const TokenScoring> layers) const override {
-    score_tokens(*context.pool->backend(), context.threads, context.shape, gate_, layers);
-  }
-  // The gate predicts how long a token stays useful. The score is until when, so that a token past its lifespan makes
-  // room.
-  void finish(int64_t first, int64_t n, std::span<float> scores) const override {
-    for (size_t i = 0; i < scores.size(); ++i) scores[i] = expiry(first + static_cast<int64_t>(i) % n, scores[i]);
-  }
-
- private:
-  bool knows_importance_;
-  std::shared_ptr<const UploadedGate> gate_;
-};
-
 }  // namespace
 
-std::shared_ptr<const PageScorer> make_gate_scorer(const PolicyContext& context, const std::string& gate) {
+TokenScorer make_gate_scorer(const PolicyContext& context, const std::string& gate, bool ranks_within_heads) {
   if (!context.load_gate) throw ModelLacks("kv_cache.scorer: \"learned\" needs a model that can load gates");
-  return std::make_shared<GateScorer>(context, *context.load_gate(gate));
+  const std::shared_ptr<const Gate> loaded = context.load_gate(gate);
+  TokenScorer scorer = loaded->scorer(context);
+  if (ranks_within_heads && !ranks_tokens(scorer)) {
+    throw ModelLacks("kv_cache.gate: expected a gate that ranks the tokens of a KV head, found " +
+                     loaded->description() + ", which scores whole heads (gated_eviction with \"sizes\": \"shared\")");
+  }
+  return scorer;
 }
 
 std::shared_ptr<const PageScorer> make_calibrated_scorer(const PolicyContext& context) {
@@ -69,9 +51,9 @@ std::shared_ptr<const PageScorer> make_calibrated_scorer(const PolicyContext& co
   return make_importance_scorer(importance_of(sensitivity));
 }
 
-BestScorer make_best_scorer(const PolicyContext& context, const std::string& gate) {
+BestScorer make_best_scorer(const PolicyContext& context, const std::string& gate, bool ranks_within_heads) {
   try {
-    return {make_gate_scorer(context, gate), ""};
+    return {make_gate_scorer(context, gate, ranks_within_heads), ""};
   } catch (const ModelLacks&) {
     if (!gate.empty()) throw;
   }

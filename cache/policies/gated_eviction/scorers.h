@@ -8,9 +8,9 @@
 
 namespace smartkv {
 
-// Scores a token by the position at which it expires, as the gates of this name (PolicyContext::load_gate) predict it.
-// Throws ModelLacks without such a gate.
-std::shared_ptr<const PageScorer> make_gate_scorer(const PolicyContext& context, const std::string& gate);
+// Scores tokens by the gates of this name (PolicyContext::load_gate). Throws ModelLacks without such a gate, also for a
+// gate of whole heads if `ranks_within_heads`.
+TokenScorer make_gate_scorer(const PolicyContext& context, const std::string& gate, bool ranks_within_heads);
 // Scores a token by the importance maps of the model's calibration. Throws ModelLacks without one.
 std::shared_ptr<const PageScorer> make_calibrated_scorer(const PolicyContext& context);
 std::shared_ptr<const PageScorer> make_key_norm_scorer();
@@ -22,6 +22,6 @@ struct BestScorer {
   TokenScorer scorer;
   std::string stand_in;
 };
-BestScorer make_best_scorer(const PolicyContext& context, const std::string& gate);
+BestScorer make_best_scorer(const PolicyContext& context, const std::string& gate, bool ranks_within_heads);
 
 }  // namespace smartkv

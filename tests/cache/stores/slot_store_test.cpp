@@ -134,7 +134,7 @@ TEST_F(SlotStoreTest, NamesWhatDoesNotFit) {
     EXPECT_NE(std::string(error.what()).find("kv_cache.tokens: expected at least 256"), std::string::npos)
         << error.what();
   }
-  EXPECT_THROW(make_gate_scorer(context_, ""), CacheError);  // no model that could load gates
+  EXPECT_THROW(make_gate_scorer(context_, "", false), CacheError);  // no model that could load gates
 }
 
 }  // namespace

@@ -21,6 +21,10 @@ using testing::HasSubstr;
 
 constexpr const char* kGateIdentity = "0123456789abcdef0123456789abcdef";
 
+std::shared_ptr<const LifespanGate> lifespan_gate(const std::shared_ptr<const Gate>& gate) {
+  return std::dynamic_pointer_cast<const LifespanGate>(gate);
+}
+
 class GateFile : public testing::Test {
  protected:
   GateFile() : model_(tiny_config()) {
@@ -57,8 +61,8 @@ class GateFile : public testing::Test {
 TEST_F(GateFile, RoundTrips) {
   write_gate(path_, model_, kGateIdentity, layers_, {{"text", "books.txt"}});
   EXPECT_EQ(SafetensorsFile::open(path_).metadata().at("text"), "books.txt");
-  const auto gate = load_gate(path_, model_, kGateIdentity);
-  const Gate direct(model_.n_kv_heads, model_.head_dim, layers_);
+  const auto gate = lifespan_gate(load_gate(path_, model_, kGateIdentity));
+  const LifespanGate direct(model_.n_kv_heads, model_.head_dim, layers_);
   EXPECT_EQ(gate->n_layers(), model_.n_layers);
   EXPECT_FALSE(gate->has_importance());
   const std::vector<float> key(static_cast<size_t>(model_.head_dim), 0.5f);
@@ -78,7 +82,7 @@ TEST_F(GateFile, ItsSecondHeadIsThereOrNot) {
         0.25f);
   }
   write_gate(path_, model_, kGateIdentity, layers_, {});
-  EXPECT_TRUE(load_gate(path_, model_, kGateIdentity)->has_importance());
+  EXPECT_TRUE(lifespan_gate(load_gate(path_, model_, kGateIdentity))->has_importance());
   EXPECT_EQ(read_gate_layers(path_, model_, kGateIdentity).back().importance, layers_.back().importance);
   layers_.back().importance.clear();  // missing in one layer only
   write_gate(path_, model_, kGateIdentity, layers_, {});
@@ -102,7 +106,8 @@ TEST_F(GateFile, SaysHowTheModelDiffersAndWhatToDo) {
 TEST_F(GateFile, NamesWhatIsWrongInTheFile) {
   EXPECT_THAT(error_of_load(model_), HasSubstr("gate_NamesWhatIsWrongInTheFile"));  // no such file
   write_safetensors(path_, {{"x", {1}, {0.0f}}}, TensorType::kF32, {});
-  EXPECT_THAT(error_of_load(model_), HasSubstr("metadata \"head_dim\" is missing: not a gate file"));
+  EXPECT_THAT(error_of_load(model_),
+              HasSubstr("metadata \"head_dim\" is missing: not a file of smartkv train-gate, KVzap or Fast KVzip"));
   layers_.pop_back();
   write_gate(path_, model_, kGateIdentity, layers_, {});
   EXPECT_THAT(error_of_load(model_), HasSubstr("tensor \"layers.2.0.weight\" is missing"));

@@ -85,7 +85,7 @@ TEST(GateFit, LearnsTheMeanLifespanOfAKey) {
   EXPECT_LT(error.mean().item<double>(), 0.25);  // a factor of 1.4
 
   // The kernels' gate gives LibTorch's results, except for rounding to bf16.
-  const Gate gate(1, 32, {layer});
+  const LifespanGate gate(1, 32, {layer});
   std::vector<float> scores(16384);
   gate.score(nullptr, 0, keys.const_data_ptr<float>(), 16384, scores.data());
   const torch::Tensor difference = torch::tensor(scores) - apply_gate(layer, keys);

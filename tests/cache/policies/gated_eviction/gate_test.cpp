@@ -52,7 +52,7 @@ double reference(const GateLayer& layer, const float* key) {
 
 TEST(Gate, ScoresAreTheMlpOfEachLayer) {
   const std::vector<GateLayer> layers = random_layers(2);
-  const Gate gate(1, kHeadDim, layers);
+  const LifespanGate gate(1, kHeadDim, layers);
   EXPECT_EQ(gate.n_layers(), 2);
   EXPECT_EQ(gate.head_dim(), kHeadDim);
   std::mt19937 random(2);
@@ -68,7 +68,7 @@ TEST(Gate, ScoresAreTheMlpOfEachLayer) {
 }
 
 TEST(Gate, AScoreDependsOnNothingButItsKey) {
-  const Gate gate(1, kHeadDim, random_layers(1));
+  const LifespanGate gate(1, kHeadDim, random_layers(1));
   constexpr int64_t kKeys = 1100;  // more than one chunk
   std::mt19937 random(3);
   const std::vector<float> keys = normal(kKeys * kHeadDim, 1.0f, random);
@@ -89,7 +89,7 @@ TEST(Gate, NamesTheMapOfAWrongSize) {
   std::vector<GateLayer> layers = random_layers(2);
   layers[1].weight[2].pop_back();
   try {
-    const Gate gate(1, kHeadDim, layers);
+    const LifespanGate gate(1, kHeadDim, layers);
     FAIL() << "no error";
   } catch (const CacheError& error) {
     EXPECT_STREQ(error.what(), "gate: layer 1, map 2, weight: expected 65536 values, found 65535");
@@ -99,7 +99,7 @@ TEST(Gate, NamesTheMapOfAWrongSize) {
 TEST(Gate, ItsSecondHeadIsALinearMapOfKeysAndValues) {
   constexpr int64_t kHeads = 2, kFeatures = GateLayer::importance_features(kHeads, kHeadDim);
   std::vector<GateLayer> layers = random_layers(2);
-  EXPECT_FALSE(Gate(kHeads, kHeadDim, layers).has_importance());
+  EXPECT_FALSE(LifespanGate(kHeads, kHeadDim, layers).has_importance());
   for (size_t layer = 0; layer < 2; ++layer) {
     layers[layer].importance.assign(static_cast<size_t>(kHeads * (kFeatures + 1)), 0.0f);
     float* second = layers[layer].importance.data() + kFeatures + 1;
@@ -107,7 +107,7 @@ TEST(Gate, ItsSecondHeadIsALinearMapOfKeysAndValues) {
     second[kFeatures - 1] = -1.0f;  // the last element of the last head's value
     second[kFeatures] = 0.5f + static_cast<float>(layer);
   }
-  const Gate gate(kHeads, kHeadDim, layers);
+  const LifespanGate gate(kHeads, kHeadDim, layers);
   ASSERT_TRUE(gate.has_importance());
   constexpr int64_t kTokens = 3;
   std::vector<float> keys(kHeads * kTokens * kHeadDim, 7.0f), values(keys), scores(kTokens, -1.0f);
@@ -130,7 +130,7 @@ TEST(Gate, ItsSecondHeadIsALinearMapOfKeysAndValues) {
   EXPECT_EQ(scores[1], -3.0f);
   layers[1].importance.pop_back();
   try {
-    const Gate wrong(kHeads, kHeadDim, layers);
+    const LifespanGate wrong(kHeads, kHeadDim, layers);
     FAIL() << "no error";
   } catch (const CacheError& error) {
     EXPECT_EQ(std::string(error.what()).substr(0, 25), "gate: layer 1, importance");
@@ -145,7 +145,7 @@ TEST(Gate, ExpiryGrowsFasterThanTheLifespan) {
 TEST(Gate, CountsItsBytes) {
   // bf16 weights, the last map padded to 16 features, and f32 biases.
   const int64_t expected = 2 * (256 * kHeadDim + 2 * 256 * 256 + 16 * 256) + 4 * (3 * 256 + 1);
-  EXPECT_EQ(Gate(1, kHeadDim, random_layers(1)).bytes(), expected);
+  EXPECT_EQ(LifespanGate(1, kHeadDim, random_layers(1)).bytes(), expected);
 }
 
 }  // namespace
