@@ -100,6 +100,36 @@ TEST(HfConfig, ReadsExperts) {
   EXPECT_THAT(error({{"model_type", "llama"}, {"num_local_experts", 8}}), HasSubstr("num_local_experts"));
 }
 
+TEST(HfConfig, ReadsGptOss) {
+  const nlohmann::json good = {{"model_type", "gpt_oss"},
+                               {"hidden_size", 64},
+                               {"intermediate_size", 96},
+                               {"num_hidden_layers", 4},
+                               {"num_local_experts", 8},
+                               {"experts_per_token", 4},
+                               {"attention_bias", true},
+                               {"swiglu_limit", 7.0},
+                               {"initial_context_length", 4096},
+                               {"quantization_config", {{"quant_method", "mxfp4"}, {"modules_to_not_convert", {"lm_head"}}}}};
+  const ModelConfig c = parse_hf_config(good, "config.json");
+  EXPECT_EQ(c.architecture, "gpt-oss");
+  EXPECT_EQ(c.activation, Activation::kClampedSilu);
+  EXPECT_TRUE(c.attention_sinks && c.attention_bias && c.mlp_bias && c.router_bias && c.normalized_experts);
+  EXPECT_EQ(c.expert_size, 96);
+  EXPECT_EQ(c.sliding_window, 128);
+  EXPECT_EQ(c.window_layers, (std::vector<bool>{true, false, true, false}));
+  const auto error = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json changed = good;
+    changed[key] = value;
+    return error_of([&] { parse_hf_config(changed, "config.json"); });
+  };
+  EXPECT_THAT(error("swiglu_limit", 10), HasSubstr("key \"swiglu_limit\": expected 7.000000, found 10"));
+  EXPECT_THAT(error("experts_per_token", 3),
+              HasSubstr("key \"experts_per_token\": expected num_experts_per_tok, 4, found 3"));
+  EXPECT_THAT(error("quantization_config", {{"quant_method", "mxfp4"}, {"bits", 4}}),
+              HasSubstr("key \"quantization_config.bits\""));
+}
+
 TEST(HfConfig, NoKeyIsIgnoredSilently) {
   const nlohmann::json good = nlohmann::json::parse(read_file(kFixtures / "tiny/config.json"));
   const auto with = [&](const nlohmann::json& changes) {
@@ -121,7 +151,7 @@ TEST(HfConfig, NoKeyIsIgnoredSilently) {
   EXPECT_THAT(with({{"sliding_window", 4096}}), HasSubstr("key \"sliding_window\""));
   EXPECT_THAT(with({{"quantization_config", {{"bits", 4}}}}), HasSubstr("key \"quantization_config.quant_method\""));
   EXPECT_THAT(with({{"quantization_config", {{"quant_method", "bitsandbytes"}, {"bits", 4}}}}),
-              HasSubstr("quant_method\": expected \"fp8\", \"gptq\" or \"awq\", found \"bitsandbytes\""));
+              HasSubstr("quant_method\": expected \"fp8\", \"gptq\", \"awq\" or \"mxfp4\", found \"bitsandbytes\""));
   EXPECT_THAT(with({{"quantization_config", {{"quant_method", "fp8"}, {"activation_scheme", "static"}}}}),
               HasSubstr("activation_scheme"));
   const auto scaled = [&](const nlohmann::json& scaling) { return with({{"rope_scaling", scaling}}); };
