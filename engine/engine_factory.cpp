@@ -115,6 +115,7 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
     return sensitivity_or_null(weights, served, tokenizer, threads, model);
   });
   auto engine = std::make_unique<EngineImpl>(std::move(parts));
+  engine->log_served();
   // Serving needs neither the file, whose pages count as memory of the process, nor what loading and calibrating held.
   weights.reset();
   ::malloc_trim(0);

@@ -118,7 +118,6 @@ EngineImpl::EngineImpl(EngineParts parts)
     if (parts_.options.calibrates && wants_calibration(parts_.options.allowed_policies)) parts_.calibration->get();
     parts_.calibration->close();
   }
-  admission_.log_served();
   thread_ = std::thread([this] { run(); });
 }
 

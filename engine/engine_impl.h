@@ -49,6 +49,8 @@ class EngineImpl final : public Engine {
   std::vector<LiveSequence> live(std::optional<int64_t> layer) const override;
   std::vector<MemoryPlan> plan(const GenerationRequest& request) const override { return admission_.plan(request); }
 
+  void log_served() const { admission_.log_served(); }  // REQUIRES: EngineParts::description is set
+
   void drain() override;
   void stop() override;
   bool draining() const override;

@@ -28,6 +28,7 @@ CacheAttention::CacheAttention(const Weights& weights, const ModelConfig& config
   const int64_t heads[] = {config.n_heads};
   for (int64_t i = 0; config.attention_sinks && i < config.n_layers; ++i) {
     sinks_.push_back(weights.read("model.layers." + std::to_string(i) + ".self_attn.sinks", heads));
+    float_bytes_ += config.n_heads * static_cast<int64_t>(sizeof(float));
   }
   try {
     kernels::AttentionShape widest = shape_;
@@ -48,7 +49,7 @@ CacheAttention::CacheAttention(const Weights& weights, const ModelConfig& config
                              of_k = weights.read(layer + "k_norm.weight", k);
     norms.q.set(of_q.data(), of_q.size() * sizeof(float));
     norms.k.set(of_k.data(), of_k.size() * sizeof(float));
-    norm_bytes_ += static_cast<int64_t>((of_q.size() + of_k.size()) * sizeof(float));
+    float_bytes_ += static_cast<int64_t>((of_q.size() + of_k.size()) * sizeof(float));
   }
 }
 

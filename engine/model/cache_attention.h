@@ -60,7 +60,7 @@ class CacheAttention {
   // Returns AttentionShape::sinks of a layer, as caches number them.
   const float* sinks(int64_t cache_layer) const;
   const std::shared_ptr<kernels::KvBackend>& backend() const { return backend_; }
-  int64_t weight_bytes() const { return norm_bytes_; }
+  int64_t weight_bytes() const { return float_bytes_; }
 
  private:
   // Consecutive rows of one sequence: the unit of work.
@@ -95,8 +95,8 @@ class CacheAttention {
   kernels::AttentionShape shape_;          // `window` is set for each layer in turn.
   std::vector<std::vector<float>> sinks_;  // [n_layers][n_heads]; empty if the model has none
   std::vector<HeadNorms> norms_;           // [n_layers]
-  int64_t norm_bytes_ = 0;
-  Rope rope_, window_rope_;  // of layers with full attention, and of those with a window
+  int64_t float_bytes_ = 0;                // of norms and sinks
+  Rope rope_, window_rope_;                // of layers with full attention, and of those with a window
   bool two_ropes_;
   // Factor of the queries for models with an attention_multiplier; attention itself divides by sqrt(head_dim).
   float query_scale_;

@@ -32,6 +32,7 @@ int64_t layer_float_bytes(const Weights& weights, const ModelConfig& c, int64_t 
   if (c.qk_norm == QkNorm::kHead) floats += 2 * c.head_dim;
   if (c.qk_norm == QkNorm::kProjection) floats += q + kv;
   if (c.attention_bias) floats += q + 2 * kv;
+  if (c.attention_sinks) floats += c.n_heads;
   if (c.attention_bias && weights.find(layer_name(layer) + "self_attn.o_proj.bias")) floats += c.hidden_size;
   for (const MlpTensors& mlp : c.mlp_bias ? mlps_of(c, layer) : std::vector<MlpTensors>()) {
     floats += 2 * mlp.size + c.hidden_size;

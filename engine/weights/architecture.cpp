@@ -192,7 +192,9 @@ std::string_view nearest_architecture(std::string_view unsupported) {
     const std::string name = letters(architecture.name);
     const auto parted = std::ranges::mismatch(name, wanted);
     const auto shared = static_cast<size_t>(parted.in1 - name.begin()), other = name.size() - shared;
-    if (shared < kLeast || shared < most_shared || (shared == most_shared && other >= fewest_other)) continue;
+    if (shared < kLeast || 2 * shared <= name.size() || shared < most_shared ||
+        (shared == most_shared && other >= fewest_other))
+      continue;
     most_shared = shared;
     fewest_other = other;
     nearest = architecture.name;

@@ -84,7 +84,7 @@ const Architecture* find_architecture(std::string_view name);
 const Architecture* find_gguf_architecture(std::string_view name, bool experts);
 std::string architecture_names();  // "llama, mistral, ..."
 // Returns the name of the supported architecture that is most like an unsupported one, so "qwen3" for "qwen3_next".
-// Returns an empty name if none begins with the same three letters.
+// Returns an empty name if none begins with the same three letters, or if they are no more than half of its letters.
 std::string_view nearest_architecture(std::string_view unsupported);
 // Returns what to expect in place of an unsupported architecture: the nearest one, if there is one, and all names.
 std::string expected_architecture(std::string_view unsupported);

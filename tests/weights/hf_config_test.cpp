@@ -101,16 +101,17 @@ TEST(HfConfig, ReadsExperts) {
 }
 
 TEST(HfConfig, ReadsGptOss) {
-  const nlohmann::json good = {{"model_type", "gpt_oss"},
-                               {"hidden_size", 64},
-                               {"intermediate_size", 96},
-                               {"num_hidden_layers", 4},
-                               {"num_local_experts", 8},
-                               {"experts_per_token", 4},
-                               {"attention_bias", true},
-                               {"swiglu_limit", 7.0},
-                               {"initial_context_length", 4096},
-                               {"quantization_config", {{"quant_method", "mxfp4"}, {"modules_to_not_convert", {"lm_head"}}}}};
+  const nlohmann::json good = {
+      {"model_type", "gpt_oss"},
+      {"hidden_size", 64},
+      {"intermediate_size", 96},
+      {"num_hidden_layers", 4},
+      {"num_local_experts", 8},
+      {"experts_per_token", 4},
+      {"attention_bias", true},
+      {"swiglu_limit", 7.0},
+      {"initial_context_length", 4096},
+      {"quantization_config", {{"quant_method", "mxfp4"}, {"modules_to_not_convert", {"lm_head"}}}}};
   const ModelConfig c = parse_hf_config(good, "config.json");
   EXPECT_EQ(c.architecture, "gpt-oss");
   EXPECT_EQ(c.activation, Activation::kClampedSilu);

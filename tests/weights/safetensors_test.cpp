@@ -49,7 +49,7 @@ TEST(Safetensors, NamesWhatIsWrong) {
   EXPECT_THAT(error(safetensors("[]", 0)), HasSubstr("expected the header to be an object"));
   EXPECT_THAT(entry("3"), HasSubstr("tensor \"t\": expected dtype, shape and data_offsets"));
   EXPECT_THAT(entry(R"({"dtype":"I8","shape":[4],"data_offsets":[0,16]})"),
-              HasSubstr("dtype: expected F32, F16, BF16, F8_E4M3, F8_E5M2 or I32, found \"I8\""));
+              HasSubstr("dtype: expected F32, F16, BF16, F8_E4M3, F8_E5M2, I32 or U8, found \"I8\""));
   EXPECT_THAT(entry(R"({"dtype":"F32","shape":[5],"data_offsets":[0,16]})"),
               HasSubstr("expected 20 bytes for its shape, found 16"));
   EXPECT_THAT(entry(R"({"dtype":"F32","shape":[4],"data_offsets":[4,20]})"), HasSubstr("expected a range in [0, 16]"));

@@ -217,7 +217,7 @@ TEST(HfWeights, IntegersThatDoNotFitAreNamed) {
               HasSubstr("key \"quantization_config.version\": expected \"gemm\", found \"gemv\""));
   EXPECT_THAT(with("awq", "true", "false"), testing::AnyOf(HasSubstr("zero_point"), HasSubstr("lm_head")));
   EXPECT_THAT(with("awq", "\"awq\"", "\"aqlm\""),
-              HasSubstr("quant_method\": expected \"fp8\", \"gptq\" or \"awq\", found \"aqlm\""));
+              HasSubstr("quant_method\": expected \"fp8\", \"gptq\", \"awq\" or \"mxfp4\", found \"aqlm\""));
   EXPECT_THAT(with("gptq", "quantization_config", "_quantization_config"),
               HasSubstr("expected floats, found I32, and no quantization_config"));
 }

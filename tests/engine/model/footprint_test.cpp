@@ -33,6 +33,12 @@ TEST(LlamaFootprint, CountsWhatRelativesAdd) {
   }
 }
 
+TEST(LlamaFootprint, CountsSinksAndBiasesOfExperts) {
+  ModelConfig config = tiny_experts();
+  config.attention_sinks = config.attention_bias = config.mlp_bias = config.router_bias = true;
+  expect_loaded(config, {.dtype = DataType::kBf16});
+}
+
 TEST(LlamaFootprint, APassOfExpertsHoldsTheirOutputs) {
   ModelConfig dense = tiny_experts();
   dense.n_experts = dense.experts_per_token = dense.expert_size = dense.shared_expert_size = 0;

@@ -60,7 +60,7 @@ class TinyWeights final : public Weights {
       add_linear(layer + "self_attn.k_proj", kv, c.hidden_size, c.attention_bias);
       add_linear(layer + "self_attn.v_proj", kv, c.hidden_size, c.attention_bias);
       add_linear(layer + "self_attn.o_proj", c.hidden_size, q, c.attention_bias);
-      if (c.has_experts(i)) add_linear(layer + "mlp.gate", c.n_experts, c.hidden_size, false);
+      if (c.has_experts(i)) add_linear(layer + "mlp.gate", c.n_experts, c.hidden_size, c.router_bias);
       if (c.has_experts(i) && c.shared_expert_size > 0) {
         add_linear(layer + "mlp.shared_expert_gate", 1, c.hidden_size, false);
       }

@@ -153,6 +153,16 @@ struct GraphBackend {
 
 class TorchGraphs : public testing::TestWithParam<std::string> {};
 
+// Returns the cases without experts. Which experts compute a row is not known when a graph is captured, so the program
+// does not capture passes with experts.
+std::vector<std::string> cases_of_graphs() {
+  std::vector<std::string> names = names_of(architecture_cases());
+  std::erase_if(names, [](const std::string& name) {
+    return architecture_cases()[name]["config"].contains("num_experts_per_tok");
+  });
+  return names;
+}
+
 // Covers every kind of model that the torch backend computes: norms of outputs, biases, multipliers, untied output
 // heads.
 TEST_P(TorchGraphs, ComputeWhatTransformersDoes) {
@@ -169,7 +179,7 @@ TEST_P(TorchGraphs, ComputeWhatTransformersDoes) {
   EXPECT_THAT(*backend.warnings, IsEmpty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, TorchGraphs, testing::ValuesIn(names_of(architecture_cases())),
+INSTANTIATE_TEST_SUITE_P(Cases, TorchGraphs, testing::ValuesIn(cases_of_graphs()),
                          [](const auto& item) { return item.param; });
 
 // A large pass moves the rows with which graphs were captured. The last layer of another one drops some of its rows.
