@@ -24,8 +24,7 @@ struct PackedIntegers {
     // 4 bits. q [K, N / 8] and zeros [groups, N / 8]: a word holds outputs 0, 2, 4, 6, 1, 3, 5, 7 of eight.
     kAwq,
     // Floats of 4 bits (OCP Microscaling Formats 1.0) in rows. q [N, K / 2]: a byte holds two neighbouring inputs.
-    // zeros
-    // [N, K / 32]: the exponent of each group of 32. scales and group_of are empty.
+    // zeros [N, K / 32]: the exponents of groups of 32. scales and group_of are empty.
     kMxfp4,
   };
   Layout layout = Layout::kGptq;

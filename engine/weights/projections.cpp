@@ -37,6 +37,65 @@ std::string expert_prefix(int64_t layer, int64_t expert) {
   return layer_name(layer) + "mlp.experts." + std::to_string(expert) + ".";
 }
 
+// Takes a tensor of this shape out of the map.
+std::optional<TensorView> take(TensorMap& tensors, const std::string& name, const std::vector<int64_t>& shape) {
+  const auto found = tensors.find(name);
+  if (found == tensors.end() || found->second.shape != shape) return std::nullopt;
+  TensorView view = std::move(found->second);
+  tensors.erase(found);
+  return view;
+}
+
+// Returns the bytes of an expert in a tensor of all experts, without its first `skipped` elements.
+std::span<const std::byte> bytes_of_expert(const TensorView& whole, int64_t expert, int64_t skipped = 0) {
+  const size_t bytes = whole.data.size() / static_cast<size_t>(whole.shape.front());
+  const auto skip = static_cast<size_t>(skipped * tensor_type_info(whole.type).block_bytes);
+  return whole.data.subspan(static_cast<size_t>(expert) * bytes + skip, bytes - skip);
+}
+
+// Splits a projection of all experts of a layer, as split_gpt_oss_experts() says. projections: those whose outputs take
+// turns in `fused`.
+void split_gpt_oss(const ModelConfig& config, int64_t layer, const std::vector<std::string>& projections,
+                   const std::string& fused, int64_t outputs, int64_t inputs, TensorMap& tensors) {
+  const int64_t experts = config.n_experts, step = std::ssize(projections), rows = outputs / step;
+  const std::string prefix = layer_name(layer) + "mlp.experts." + fused;
+  const auto floats = take(tensors, prefix + ".weight", {experts, inputs, outputs}),
+             bias = take(tensors, prefix + "_bias", {experts, outputs}),
+             blocks = take(tensors, prefix + "_blocks", {experts, outputs, inputs / kRowGroup, kRowGroup / 2}),
+             exponents = take(tensors, prefix + "_scales", {experts, outputs, inputs / kRowGroup});
+  for (int64_t part = 0; part < experts * step; ++part) {
+    const int64_t expert = part / step, first = part % step;
+    const std::string name = expert_prefix(layer, expert) + projections[static_cast<size_t>(first)];
+    const auto add = [&](const std::string& suffix, TensorView view) {
+      view.name = name + suffix;
+      tensors[view.name] = std::move(view);
+    };
+    if (floats) {
+      add(".weight", {.type = floats->type,
+                      .shape = {rows, inputs},
+                      .data = bytes_of_expert(*floats, expert, first),
+                      .row_step = step,
+                      .column_step = outputs});
+    }
+    if (bias) {
+      add(".bias",
+          {.type = bias->type, .shape = {rows}, .data = bytes_of_expert(*bias, expert, first), .column_step = step});
+    }
+    if (!blocks || !exponents) continue;
+    auto integers = std::make_shared<PackedIntegers>();
+    integers->layout = PackedIntegers::Layout::kMxfp4;
+    integers->inputs = inputs;
+    integers->outputs = outputs;
+    integers->q = bytes_of_expert(*blocks, expert);
+    integers->zeros = bytes_of_expert(*exponents, expert);
+    integers->in_groups = true;
+    integers->first_row = first;
+    integers->row_step = step;
+    add(".weight",
+        {.type = TensorType::kMxfp4, .shape = {rows, inputs}, .data = integers->q, .integers = std::move(integers)});
+  }
+}
+
 }  // namespace
 
 std::vector<MlpTensors> mlps_of(const ModelConfig& config, int64_t layer) {
@@ -120,63 +179,10 @@ void split_experts(const ModelConfig& config, TensorMap& tensors) {
 }
 
 void split_gpt_oss_experts(const ModelConfig& config, TensorMap& tensors) {
-  const int64_t experts = config.n_experts, hidden = config.hidden_size, size = config.expert_size;
-  // Takes a tensor of this shape out of the map.
-  const auto take = [&](const std::string& name, const std::vector<int64_t>& shape) -> std::optional<TensorView> {
-    const auto found = tensors.find(name);
-    if (found == tensors.end() || found->second.shape != shape) return std::nullopt;
-    TensorView view = std::move(found->second);
-    tensors.erase(found);
-    return view;
-  };
   for (int64_t layer = 0; layer < config.n_layers; ++layer) {
-    for (const bool down : {false, true}) {
-      const std::string fused = layer_name(layer) + "mlp.experts." + (down ? "down_proj" : "gate_up_proj");
-      const int64_t outputs = down ? hidden : 2 * size, inputs = down ? size : hidden, step = down ? 1 : 2;
-      const auto floats = take(fused + ".weight", {experts, inputs, outputs}),
-                 bias = take(fused + "_bias", {experts, outputs}),
-                 blocks = take(fused + "_blocks", {experts, outputs, inputs / kRowGroup, kRowGroup / 2}),
-                 exponents = take(fused + "_scales", {experts, outputs, inputs / kRowGroup});
-      // Adds the part of `whole` that is output first, first + step, ... of an expert.
-      const auto add = [&](const TensorView& whole, int64_t expert, int64_t first, const std::string& name,
-                           std::vector<int64_t> shape, int64_t row_step, int64_t column_step) {
-        const size_t bytes = whole.data.size() / static_cast<size_t>(experts);
-        TensorView part = whole;
-        part.name = name;
-        part.shape = std::move(shape);
-        part.row_step = row_step;
-        part.column_step = column_step;
-        part.data = whole.data.subspan(
-            static_cast<size_t>(expert) * bytes + static_cast<size_t>(first * tensor_type_info(whole.type).block_bytes),
-            bytes - static_cast<size_t>(first * tensor_type_info(whole.type).block_bytes));
-        tensors[name] = std::move(part);
-      };
-      for (int64_t expert = 0; expert < experts; ++expert) {
-        for (int64_t first = 0; first < step; ++first) {
-          const std::string name = expert_prefix(layer, expert) + (down         ? "down_proj"
-                                                                   : first == 0 ? "gate_proj"
-                                                                                : "up_proj");
-          if (floats) add(*floats, expert, first, name + ".weight", {outputs / step, inputs}, step, outputs);
-          if (bias) add(*bias, expert, first, name + ".bias", {outputs / step}, 0, step);
-          if (!blocks || !exponents) continue;
-          auto integers = std::make_shared<PackedIntegers>();
-          const auto of_expert = [&](const TensorView& whole) {
-            const size_t bytes = whole.data.size() / static_cast<size_t>(experts);
-            return whole.data.subspan(static_cast<size_t>(expert) * bytes, bytes);
-          };
-          integers->layout = PackedIntegers::Layout::kMxfp4;
-          integers->inputs = inputs;
-          integers->outputs = outputs;
-          integers->q = of_expert(*blocks);
-          integers->zeros = of_expert(*exponents);
-          integers->in_groups = true;
-          integers->first_row = first;
-          integers->row_step = step;
-          tensors[name + ".weight"] = {
-              name + ".weight", TensorType::kMxfp4, {outputs / step, inputs}, integers->q, nullptr, integers};
-        }
-      }
-    }
+    split_gpt_oss(config, layer, {"gate_proj", "up_proj"}, "gate_up_proj", 2 * config.expert_size, config.hidden_size,
+                  tensors);
+    split_gpt_oss(config, layer, {"down_proj"}, "down_proj", config.hidden_size, config.expert_size, tensors);
   }
 }
 
