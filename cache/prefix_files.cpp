@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kMagic[] = {'S', 'm', 'a', 'r', 't', 'K', 'V', '\n'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint32_t kMostHeader = uint32_t{1} << 28;
 constexpr size_t kMostQueued = 4;  // Each holds its state's memory until it is copied.
 constexpr std::string_view kSuffix = ".kv", kPartSuffix = ".part";

@@ -39,8 +39,8 @@ CodeLine uniform_line(int bits, float scale) {
           static_cast<float>((1 << bits) - 1)};
 }
 
-// Computes the codes of a column, f32 [n], and returns the byte of its scale.
-uint8_t encode_column(const float* x, int64_t n, int bits, uint8_t* codes) {
+// Returns the byte of the scale with the least error for a column, f32 [n].
+int best_scale(const float* x, int64_t n, int bits) {
   const ElementwiseKernels& kernels = *cpu_kernels().elementwise;
   const CodeLine plain{1.0f, 0.0f, 0.0f};  // codes of 0
   const float squares = kernels.measure_codes(x, n, plain).error;
@@ -69,13 +69,29 @@ uint8_t encode_column(const float* x, int64_t n, int bits, uint8_t* codes) {
     }
     if (best != start) break;  // the error has one minimum
   }
-  const float scale = kLogScales[static_cast<size_t>(best)];
+  return best;
+}
+
+// Computes the codes of a column, f32 [n], at the scale with byte k.
+void encode_column(const float* x, int64_t n, int bits, int k, uint8_t* codes) {
+  const ElementwiseKernels& kernels = *cpu_kernels().elementwise;
+  const float scale = kLogScales[static_cast<size_t>(k)];
   if (bits > 4) {
     kernels.encode(x, n, uniform_line(bits, scale), codes);
   } else {
     kernels.encode_levels(x, n, bits, scale, codes);
   }
-  return static_cast<uint8_t>(best);
+}
+
+// Stores the scales of a group of 16 columns, given their bytes.
+void store_tier_scales(const int* best, uint8_t* group) {
+  const int most = *std::max_element(best, best + 16);
+  group[0] = static_cast<uint8_t>(most);
+  for (int64_t c = 0; c < 16; ++c) {
+    const int steps = std::min(15, (most - best[c] + kTierScaleStep / 2) / kTierScaleStep);
+    uint8_t& byte = group[1 + c / 2];
+    byte = static_cast<uint8_t>(c % 2 == 0 ? steps : byte | steps << 4);
+  }
 }
 
 // Packs the planes of 256 codes. Returns the end of what it wrote: 32 bits bytes.
@@ -172,11 +188,23 @@ void for_each_block(const TierSlots& tier, bool is_k, const Function& block) {
 // x: f32 [columns with codes, kPageTokens], in the order of the table and of the slots.
 void encode_side(const TierSlots& tier, bool is_k, const float* x, uint8_t* scales, uint8_t* out) {
   std::vector<uint8_t> codes(static_cast<size_t>(4 * coded_quads(tier.quads) * kPageTokens));
+  const int64_t n = tier.end - tier.first;
   int64_t column = 0;
+  int best[16];
   for (size_t run = 0; run < kWidths.size(); ++run) {
     for (int64_t c = 0; c < 4 * tier.quads[run]; ++c, ++column) {
       const int64_t at = column * kPageTokens + tier.first;
-      scales[column] = encode_column(x + at, tier.end - tier.first, kWidths[run], codes.data() + at);
+      best[c % 16] = best_scale(x + at, n, kWidths[run]);
+      if (!tier.tiers) {
+        scales[column] = static_cast<uint8_t>(best[c % 16]);
+        encode_column(x + at, n, kWidths[run], best[c % 16], codes.data() + at);
+      } else if (c % 16 == 15) {
+        store_tier_scales(best, scales + column / 16 * 9);
+        for (int64_t i = column - 15; i <= column; ++i) {
+          const int64_t of = i * kPageTokens + tier.first;
+          encode_column(x + of, n, kWidths[run], tier_scale(scales, i), codes.data() + of);
+        }
+      }
     }
   }
   for_each_block(tier, is_k, [&](int64_t first, int64_t columns, int bits, const auto& place) {
@@ -198,7 +226,8 @@ void decode_side(const TierSlots& tier, bool is_k, std::span<const uint8_t> orde
     uint8_t block[kQuadCodes];
     in = unpack(in, bits, block);
     for (int64_t c = 0; c < columns; ++c) {
-      const float scale = kLogScales[scales[first + c]] / 127.0f;
+      const int k = tier.tiers ? tier_scale(scales, first + c) : scales[first + c];
+      const float scale = kLogScales[static_cast<size_t>(k)] / 127.0f;
       for (int64_t t = 0; t < kPageTokens; ++t) {
         const int64_t at = place(c, t);
         if (at < 0) continue;
@@ -343,12 +372,14 @@ void WidthTable::lay_out() {
     CalibratedOffsets& at = head.at;
     int64_t end = 0;
     const auto add = [&end](int64_t size) { return std::exchange(end, end + size); };
-    at.k_scales = add(4 * coded_quads(head.k.quads));
-    at.v_scales = add(4 * coded_quads(head.v.quads));
-    at.wide.k_scales = add(4 * coded_quads(head.k.wide_quads));
-    at.wide.v_scales = add(4 * coded_quads(head.v.wide_quads));
+    const auto scale_bytes = [&](int64_t quads) { return wide_tokens > 0 ? tier_scale_bytes(quads) : 4 * quads; };
+    at.k_scales = add(scale_bytes(coded_quads(head.k.quads)));
+    at.v_scales = add(scale_bytes(coded_quads(head.v.quads)));
+    at.wide.k_scales = add(scale_bytes(coded_quads(head.k.wide_quads)));
+    at.wide.v_scales = add(scale_bytes(coded_quads(head.v.wide_quads)));
     at.mask = add(wide_tokens > 0 ? kPageTokens / 8 : 0);
-    end = (end + 63) / 64 * 64;
+    const int64_t aligned = wide_tokens > 0 ? 32 : 64;
+    end = (end + aligned - 1) / aligned * aligned;
     const auto code_bytes = [](const QuadWidths& quads, int64_t tokens) { return sum_of_bits(quads) * tokens / 2; };
     at.k_codes = add(code_bytes(head.k.quads, kPageTokens - wide_tokens));
     at.v_codes = add(code_bytes(head.v.quads, kPageTokens - wide_tokens));

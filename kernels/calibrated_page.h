@@ -21,10 +21,11 @@
 // chooses its own. The slots of a page are its tokens in another order: first the wide ones, then the others, each in
 // order of position. A column is a channel over the tokens of one tier. The block of a KV head has
 //   scales of K, then of V, of the narrow tier; the same of the wide tier; a mask of 64 bits (little endian), in which
-//   bit t says that token t is wide; up to the next multiple of 64; codes of K, then of V, of the narrow tier; the same
+//   bit t says that token t is wide; up to the next multiple of 32; codes of K, then of V, of the narrow tier; the same
 //   of the wide tier
-// Widths come in groups of 4 quads. A block of 256 codes holds 16 slots of a group: code 64 quad + 4 (slot % 16) +
-// channel of K, and for V as above, with slots for tokens.
+// Widths come in groups of 4 quads, whose scales take 9 bytes: the byte k of the greatest one, and in 4 bits each, the
+// first column of a byte lowest, how many steps of kTierScaleStep the others lie below it. A block of 256 codes holds
+// 16 slots of a group: code 64 quad + 4 (slot % 16) + channel of K, and for V as above, with slots for tokens.
 //
 // The codes of a block are in planes of 4, 2 or 1 bits, the lowest bits first: 3 bits are 2 and 1, 5 are 4 and 1, 6 are
 // 4 and 2; 8 bits are bytes.
@@ -33,6 +34,7 @@
 //   1 bit:  32 bytes, bit c (little endian) = code c
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -78,13 +80,16 @@ struct CalibratedOffsets : TierOffsets {
   int64_t mask = 0, total = 0;
 };
 
+// Returns the bytes of the scales of a tier's quads.
+constexpr int64_t tier_scale_bytes(int64_t quads) { return quads / 4 * 9; }
+
 // Returns the bytes of the block of a KV head: of `coded` quads with codes, whose widths add up to `bits`. With two
 // tiers these are those of the narrow one; wide_coded and wide_bits are those of the wide one.
 constexpr int64_t calibrated_block_bytes(int64_t coded, int64_t bits, int64_t wide_tokens = 0, int64_t wide_coded = 0,
                                          int64_t wide_bits = 0) {
-  const int64_t mask = wide_tokens > 0 ? kPageTokens / 8 : 0;
-  return (4 * (coded + wide_coded) + mask + 63) / 64 * 64 +
-         ((kPageTokens - wide_tokens) * bits + wide_tokens * wide_bits) / 2;
+  const int64_t scales = wide_tokens == 0 ? (4 * coded + 63) / 64 * 64
+                                          : (tier_scale_bytes(coded + wide_coded) + kPageTokens / 8 + 31) / 32 * 32;
+  return scales + ((kPageTokens - wide_tokens) * bits + wide_tokens * wide_bits) / 2;
 }
 
 struct HeadWidths {
@@ -190,6 +195,15 @@ constexpr int kMostScale = 254, kMostScaleSteps = 16;
 
 // The greatest value of a column, by the byte of its scale: 2^((k - 128) / 8), or NaN.
 extern const std::array<float, 256> kLogScales;
+
+// Two tiers: a step of the 4 bits of a scale, in steps of its byte.
+constexpr int kTierScaleStep = 3;
+
+// Returns the byte of the scale of column c; scales: of all columns of a tier.
+inline int tier_scale(const uint8_t* scales, int64_t c) {
+  const uint8_t* const group = scales + c / 16 * 9;
+  return std::max(0, group[0] - kTierScaleStep * (group[1 + c % 16 / 2] >> (4 * (c % 2)) & 15));
+}
 
 // The levels of codes of 1 to 4 bits that are greater than 0, in ascending order, by bits. The codes from
 // 2^(bits - 1) on stand for them, the codes below for their negatives.

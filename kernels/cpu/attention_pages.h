@@ -277,10 +277,19 @@ void cut_values(Block<T>& block, const Page& page, const Page*, int64_t groups) 
   }
 }
 
-// Loads the scales of the columns that have codes, per unit of a level, and 0 for the others up to n.
+// Load the scales of the columns that have codes, per unit of a level, and 0 for the others up to n: of a page, or of
+// one of its tiers.
 inline void load_log_scales(const QuadWidths& quads, const uint8_t* bytes, int64_t n, float* scales) {
   const int64_t coded = 4 * coded_quads(quads);
   for (int64_t c = 0; c < coded; ++c) scales[c] = kLogScales[bytes[c]] * (1.0f / 127.0f);
+  for (int64_t c = coded; c < n; ++c) scales[c] = 0.0f;
+}
+
+inline void load_tier_scales(const QuadWidths& quads, const uint8_t* bytes, int64_t n, float* scales) {
+  const int64_t coded = 4 * coded_quads(quads);
+  for (int64_t c = 0; c < coded; ++c) {
+    scales[c] = kLogScales[static_cast<size_t>(tier_scale(bytes, c))] * (1.0f / 127.0f);
+  }
   for (int64_t c = coded; c < n; ++c) scales[c] = 0.0f;
 }
 
@@ -321,8 +330,8 @@ void decode_tiered_keys(Block<T>& block, const Page& page) {
   const CalibratedOffsets& at = page.widths->at;
   const uint64_t wide = wide_tokens_of(table, *page.widths, page.k);
   const PageSlots slots(wide);
-  load_log_scales(side.quads, page.codes(at.k_scales), block.wide, block.scales);
-  load_log_scales(side.wide_quads, page.codes(at.wide.k_scales), block.wide, block.wide_scales);
+  load_tier_scales(side.quads, page.codes(at.k_scales), block.wide, block.scales);
+  load_tier_scales(side.wide_quads, page.codes(at.wide.k_scales), block.wide, block.wide_scales);
   decode_tier_keys(side.quads, page.codes(at.k_codes), table.wide_tokens / 16, kPageTokens / 16, block.bytes);
   decode_tier_keys(side.wide_quads, page.codes(at.wide.k_codes), 0, table.wide_tokens / 16, block.bytes);
   alignas(64) float is_wide[kPageTokens];
@@ -472,8 +481,8 @@ void decode_tiered_values(Block<T>& block, const Page& page, int64_t width, int6
   const ChannelWidths& side = page.widths->v;
   const CalibratedOffsets& at = page.widths->at;
   const int64_t wide = table.wide_tokens, n = block.wide;
-  load_log_scales(side.quads, page.codes(at.v_scales), n, block.scales);
-  load_log_scales(side.wide_quads, page.codes(at.wide.v_scales), n, block.wide_scales);
+  load_tier_scales(side.quads, page.codes(at.v_scales), n, block.scales);
+  load_tier_scales(side.wide_quads, page.codes(at.wide.v_scales), n, block.wide_scales);
   decode_tier_values(side.quads, page.codes(at.v_codes), wide / 16, kPageTokens / 16, n, block.bytes);
   decode_tier_values(side.wide_quads, page.codes(at.wide.v_codes), 0, wide / 16, n, block.bytes);
   scale_values(block, block.wide_scales, width, 0, wide);

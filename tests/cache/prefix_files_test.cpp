@@ -144,7 +144,7 @@ TEST_F(PrefixFilesTest, EverythingElseIsSkippedWithOneLine) {
   expect_skipped(std::string(4096, 'x'), "not a SmartKV state file");
   std::string other = good;
   other[8] = 9;
-  expect_skipped(other, "expected version 1, found 9");
+  expect_skipped(other, "expected version 2, found 9");
   other = good;
   other[40] ^= 1;
   expect_skipped(other, "header's checksum");

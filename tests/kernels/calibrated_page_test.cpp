@@ -121,6 +121,38 @@ TEST_P(CalibratedPage, WideTokensHaveWiderCodes) {
   EXPECT_THROW(table.lay_out(), std::invalid_argument);
 }
 
+TEST_P(CalibratedPage, ColumnsThatShareTheByteOfAScaleMayDifferInSize) {
+  const int64_t dim = GetParam();
+  WidthTable table = width_table(dim, 1, {{3, dim / 4}}, {{3, dim / 4}}, 7);
+  table.wide_tokens = 16;
+  table.heads[0].k.wide_quads[3] = table.heads[0].v.wide_quads[3] = static_cast<uint8_t>(dim / 4);  // 4 bits
+  table.lay_out();
+  const float* const middle = table.rotations->middle(3).host;
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  WidthTable without = width_table(dim, 1, {}, {}, 7);  // the offsets alone
+  std::vector<uint8_t> block(static_cast<size_t>(table.bytes));
+  std::vector<float> k(static_cast<size_t>(kPageTokens * dim)), v(k.size()), k2(k.size()), v2(k.size());
+  decode_calibrated(without, 0, middle, nullptr, k.data(), v.data());
+  std::vector<float> size(static_cast<size_t>(dim));  // of a channel of V: from 1 to a 32nd in each group
+  for (int64_t c = 0; c < dim; ++c) {
+    size[table.heads[0].v.order[static_cast<size_t>(c)]] = std::exp2(-static_cast<float>(c % 16) / 3);
+  }
+  for (int64_t i = 0; i < kPageTokens * dim; ++i) {
+    v[static_cast<size_t>(i)] += size[static_cast<size_t>(i % dim)] * normal(random);
+  }
+  encode_calibrated(table, 0, middle, k.data(), v.data(), random_mask(16, random), block.data());
+  decode_calibrated(table, 0, middle, block.data(), k2.data(), v2.data());
+  for (int64_t d = 0; d < dim; ++d) {
+    double error = 0;
+    for (int64_t t = 0; t < kPageTokens; ++t) {
+      const auto at = static_cast<size_t>(t * dim + d);
+      error += std::pow((v[at] - v2[at]) / size[static_cast<size_t>(d)], 2) / static_cast<double>(kPageTokens);
+    }
+    EXPECT_LT(error, 3 * 0.0345) << "channel of size " << size[static_cast<size_t>(d)];
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(HeadDims, CalibratedPage, testing::Values(16, 48, 64, 96, 128, 192, 256));
 
 class CalibratedAttention : public LevelTest {

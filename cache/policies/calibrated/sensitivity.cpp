@@ -29,6 +29,8 @@ constexpr double kWideShare = 0.7;
 constexpr double kWideFactor = kWideShare * kPageTokens / kWideTokens;
 constexpr double kNarrowFactor = (1 - kWideShare) * kPageTokens / (kPageTokens - kWideTokens);
 
+constexpr double kTierScaleBits = 8.0 * kernels::tier_scale_bytes(4) / 16;
+
 // The quads of one side, by falling lambda.
 struct Quads {
   std::vector<uint8_t> order;  // channels
@@ -50,9 +52,8 @@ Quads sort_quads(const SideSensitivity& side, bool two_tiers) {
   return quads;
 }
 
-// Returns the width that minimizes lambda E(b) + price (b + the bits of a scale), which counts for `tokens` values.
-int best_width(double lambda, double price, int64_t tokens) {
-  const double scale_bits = 8.0 / static_cast<double>(tokens);
+// Returns the width that minimizes lambda E(b) + price (b + scale_bits); scale_bits: of a scale, per value.
+int best_width(double lambda, double price, double scale_bits) {
   int best = 0;
   double least = lambda;
   for (const auto& [bits, left] : kChoices) {
@@ -65,10 +66,10 @@ int best_width(double lambda, double price, int64_t tokens) {
   return best;
 }
 
-kernels::QuadWidths widths_at(const std::vector<double>& lambda, double factor, double price, int64_t tokens) {
+kernels::QuadWidths widths_at(const std::vector<double>& lambda, double factor, double price, double scale_bits) {
   kernels::QuadWidths widths = {};
   for (const double of_quad : lambda) {
-    const auto run = std::ranges::find(kWidths, best_width(factor * of_quad, price, tokens));
+    const auto run = std::ranges::find(kWidths, best_width(factor * of_quad, price, scale_bits));
     if (run != kWidths.end()) ++widths[static_cast<size_t>(run - kWidths.begin())];
   }
   return widths;
@@ -79,10 +80,10 @@ ChannelWidths widths_of(const Quads& quads, double price, bool two_tiers) {
   ChannelWidths widths;
   widths.order = quads.order;
   if (two_tiers) {
-    widths.quads = widths_at(quads.lambda, kNarrowFactor, price, kPageTokens - kWideTokens);
-    widths.wide_quads = widths_at(quads.lambda, kWideFactor, price, kWideTokens);
+    widths.quads = widths_at(quads.lambda, kNarrowFactor, price, kTierScaleBits / (kPageTokens - kWideTokens));
+    widths.wide_quads = widths_at(quads.lambda, kWideFactor, price, kTierScaleBits / kWideTokens);
   } else {
-    widths.quads = widths_at(quads.lambda, 1, price, kPageTokens);
+    widths.quads = widths_at(quads.lambda, 1, price, 8.0 / kPageTokens);
   }
   return widths;
 }
