@@ -25,7 +25,8 @@ namespace {
 
 constexpr int64_t kMostTokens = 4096;               // of all texts together
 constexpr int64_t kFrontierTokens = 2048;           // the same for the frontier: each policy reads them
-constexpr int kVersion = 4;                         // of what is measured; a change makes older files useless
+constexpr int64_t kFewSides = 16;                   // K or V of a KV head: see calibrate()
+constexpr int kVersion = 5;                         // of what is measured; a change makes older files useless
 constexpr std::string_view kMeasured = "measured";  // key of the metadata: whether by_answers
 constexpr std::string_view kAnswers = "answers", kChannels = "channels";
 constexpr std::string_view kFrontier = "frontier";  // key of the metadata: frontier_json()
@@ -192,13 +193,19 @@ std::shared_ptr<const Sensitivity> calibrate(Model& model, const Weights& weight
   const auto start = std::chrono::steady_clock::now();
   const std::vector<TokenId> tokens =
       calibration_tokens(tokenizer, measured_tokens(model.config(), shape, kMostTokens)).tokens;
-  auto found = std::make_shared<const Sensitivity>(
-      measure_sensitivity(model, weights, shape, threads, tokens, by_answers, progress));
-  const std::string kept = keep(file, *found);
+  // Answers decide how the sides share the bytes. A few are compared at once, and big enough to show through the noise
+  // of the served weights. They count as compared only if that was asked for, with exact weights.
+  const bool compares = by_answers || 2 * shape.n_layers * shape.n_kv_heads <= kFewSides;
+  Sensitivity found = measure_sensitivity(model, weights, shape, threads, tokens, compares, progress);
+  found.by_answers = by_answers;
+  const std::string kept = keep(file, found);
   log_info("calibrated " + model.config().name + " in " + seconds_since(start) + " s with " +
            std::to_string(tokens.size()) + " tokens" +
-           (found->by_answers ? "" : " by its channels (`smartkv calibrate` also measures its answers)") + "; " + kept);
-  return found;
+           (by_answers ? ""
+            : compares ? " (`smartkv calibrate` measures its answers more exactly)"
+                       : " by its channels (`smartkv calibrate` also measures its answers)") +
+           "; " + kept);
+  return std::make_shared<const Sensitivity>(std::move(found));
 }
 
 void calibrate_frontier(Model& model, const Tokenizer& tokenizer, const CacheShape& shape, ThreadPool& threads,
