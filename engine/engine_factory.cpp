@@ -1,5 +1,7 @@
 #include <malloc.h>
 
+#include <future>
+
 #include "cache/policies/calibrated/calibrated.h"
 #include "engine/calibration/calibration.h"
 #include "engine/engine_impl.h"
@@ -72,8 +74,9 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   parts.options = options;
   ModelOptions& model = parts.options.model;
   settle_context(weights->config().context_length, &model);
-  parts.tokenizer = load_tokenizer(*weights, model.path);
-  for (const std::string& warning : parts.tokenizer->warnings()) log_warning(warning);
+  // They take a core while the weights are packed.
+  auto tokenizer = std::async(std::launch::async, [&] { return load_tokenizer(*weights, model.path); });
+  auto identity = std::async(std::launch::async, [&] { return model_identity(*weights); });
   parts.chat_template = open_chat_template(options.chat_template_file, *weights, model.path);
 
   if (model.threads == 0) model.threads = std::min(available_cores(), kMostThreads);
@@ -81,6 +84,9 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
   const auto loading = [&](double done) { report(done, "loading " + weights->config().name); };
   parts.model = model.tensor_parallel > 1 ? load_ranked(*weights, model, *parts.threads, loading)
                                           : load_llama(*weights, model, *parts.threads, loading);
+  parts.tokenizer = tokenizer.get();
+  for (const std::string& warning : parts.tokenizer->warnings()) log_warning(warning);
+  parts.model_identity = identity.get();
   const ModelConfig& config = parts.model->config();
   parts.cache_shape = ranked_cache_shape(config, model);
   model.context_length = config.context_length;
@@ -89,7 +95,6 @@ std::unique_ptr<Engine> Engine::create(const EngineOptions& options,
     parts.int4_model = load_llama(*weights, draft_options(model, WeightFormat::kInt4), *parts.threads, nullptr,
                                   parts.model->kv_backend());  // shared, because it drafts from the model's caches
   }
-  parts.model_identity = model_identity(*weights);
   if (options.kv_cache_bytes == 0) parts.options.kv_cache_bytes = available_bytes() / 2;
   if (!options.prefix_cache_dir.empty()) parts.prefix_identity = prefix_identity(*weights, options);
   report(1, "loaded " + config.name);

@@ -1,6 +1,7 @@
 // Levels, sizes and offsets of the packed layouts of kernels/linear.h, shared by packing and products.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/linear.h"
@@ -19,20 +20,20 @@ struct Levels {
   const uint8_t* table = nullptr;  // [16]
   constexpr int bits() const { return low + high; }
 };
-constexpr Levels levels_of(WeightType type) {
-  switch (type) {
-    case WeightType::kInt8: return {8, 0, 255, 128};
-    case WeightType::kInt6: return {4, 2, 63, 32};
-    case WeightType::kInt5: return {4, 1, 31, 16};
-    case WeightType::kInt4: return {4, 0, 15, 8};
-    case WeightType::kInt3: return {2, 1, 7, 4};
-    case WeightType::kInt2: return {2, 0, 3, 2};
-    case WeightType::kIq4: return {4, 0, 241, kIq4Centre, kIq4Levels};
-    case WeightType::kMxfp4:
-    case WeightType::kNvfp4: return {4, 0, 24, kFp4Centre, kFp4Levels};
-    default: return {};
-  }
-}
+// In the order of WeightType: f32, bf16, int8, int4, int6, int5, int3, int2, iq4, mxfp4, nvfp4, encoded.
+inline constexpr Levels kLevelsOfTypes[kWeightTypes] = {{},
+                                                        {},
+                                                        {8, 0, 255, 128},
+                                                        {4, 0, 15, 8},
+                                                        {4, 2, 63, 32},
+                                                        {4, 1, 31, 16},
+                                                        {2, 1, 7, 4},
+                                                        {2, 0, 3, 2},
+                                                        {4, 0, 241, kIq4Centre, kIq4Levels},
+                                                        {4, 0, 24, kFp4Centre, kFp4Levels},
+                                                        {4, 0, 24, kFp4Centre, kFp4Levels},
+                                                        {}};
+constexpr const Levels& levels_of(WeightType type) { return kLevelsOfTypes[static_cast<size_t>(type)]; }
 
 // What scales the weights of a group.
 enum class Scales : uint8_t {

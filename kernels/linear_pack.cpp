@@ -62,6 +62,7 @@ GroupOffsets group_place(const PackedMatrix& matrix, int64_t lanes, int64_t k_gr
 // four levels, `from` on, lie at `shift` in the bytes of the word.
 template <class F>
 void for_planes(const Levels& levels, int64_t lane, const F& f) {
+#pragma GCC unroll 8
   for (int quad = 0; quad < kGroupSize / 4; ++quad) {
     const auto plane = [&](int first_line, int bits, int from) {
       const PlanePlace at = plane_place(bits, quad);
@@ -74,8 +75,9 @@ void for_planes(const Levels& levels, int64_t lane, const F& f) {
 
 constexpr uint32_t kEachByte = 0x01010101;
 
-void store_levels(WeightType type, int64_t lane, const uint8_t* q, std::byte* integers) {
-  for_planes(levels_of(type), lane, [&](int64_t quad, int64_t at, int shift, uint32_t mask, int from) {
+template <int Low, int High>
+void store_planes(int64_t lane, const uint8_t* q, std::byte* integers) {
+  for_planes(Levels{Low, High}, lane, [&](int64_t quad, int64_t at, int shift, uint32_t mask, int from) {
     uint32_t word, stored;
     std::memcpy(&word, q + quad, sizeof word);
     std::memcpy(&stored, integers + at, sizeof stored);
@@ -83,6 +85,18 @@ void store_levels(WeightType type, int64_t lane, const uint8_t* q, std::byte* in
     stored |= (word >> from & kEachByte * mask) << shift;
     std::memcpy(integers + at, &stored, sizeof stored);
   });
+}
+
+// Every weight of a model goes through this at the start, so the planes are constants.
+void store_levels(WeightType type, int64_t lane, const uint8_t* q, std::byte* integers) {
+  switch (levels_of(type).bits()) {
+    case 8: return store_planes<8, 0>(lane, q, integers);
+    case 6: return store_planes<4, 2>(lane, q, integers);
+    case 5: return store_planes<4, 1>(lane, q, integers);
+    case 4: return store_planes<4, 0>(lane, q, integers);
+    case 3: return store_planes<2, 1>(lane, q, integers);
+    default: return store_planes<2, 0>(lane, q, integers);
+  }
 }
 
 void load_levels(WeightType type, int64_t lane, const std::byte* integers, uint8_t* q) {
@@ -101,11 +115,19 @@ float level_value(const Levels& levels, uint8_t q) {
   return static_cast<float>(levels.table == nullptr ? q : levels.table[q]);
 }
 
+// count: a multiple of 8.
 void check_levels(WeightType type, const uint8_t* q, int64_t count) {
-  const uint8_t highest = *std::max_element(q, q + count);
-  if (highest >> integer_bits(type) == 0) return;
+  uint64_t all = 0;  // the bits of all levels, because a search for the greatest one takes longer
+  for (int64_t i = 0; i < count; i += 8) {
+    uint64_t eight;
+    std::memcpy(&eight, q + i, sizeof eight);
+    all |= eight;
+  }
+  const int bits = integer_bits(type);
+  if ((all & (uint64_t{0xff} << bits & 0xff) * 0x0101010101010101) == 0) return;
   throw std::invalid_argument("packed matrix of " + std::string(name(type)) + ": expected levels up to " +
-                              std::to_string((1 << integer_bits(type)) - 1) + ", found " + std::to_string(highest));
+                              std::to_string((1 << bits) - 1) + ", found " +
+                              std::to_string(*std::max_element(q, q + count)));
 }
 
 // Shifts the levels so that the minimum becomes that of centred integers. The weights stay the same. Throws

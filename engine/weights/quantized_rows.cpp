@@ -1,6 +1,7 @@
 #include "engine/weights/quantized_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <iterator>
 #include <stdexcept>
@@ -19,17 +20,30 @@ uint8_t* write_f16(float value, uint8_t* p) {
   return p + sizeof bits;
 }
 
+// The readers copy the bytes of a group first, so that the compiler knows that they do not overlap with the integers.
+template <size_t Size>
+std::array<uint8_t, Size> copy_bytes(const uint8_t* p) {
+  std::array<uint8_t, Size> bytes;
+  std::memcpy(bytes.data(), p, Size);
+  return bytes;
+}
+
 // Reads 16 bytes: the low halves are q[0] to q[15], the high halves q[16] to q[31].
 void read_nibbles(const uint8_t* p, uint8_t* q) {
-  for (int i = 0; i < 16; ++i) {
-    q[i] = p[i] & 15;
-    q[i + 16] = p[i] >> 4;
-  }
+  const auto bytes = copy_bytes<16>(p);
+  for (size_t i = 0; i < 16; ++i) q[i] = bytes[i] & 15;
+  for (size_t i = 0; i < 16; ++i) q[i + 16] = bytes[i] >> 4;
 }
 
 // Adds the fifth bits of 32 integers, bit i of the word at `p` for q[i].
 void add_fifth_bits(const uint8_t* p, uint8_t* q) {
-  for (int i = 0; i < 32; ++i) q[i] |= static_cast<uint8_t>((p[i / 8] >> (i % 8) & 1) << 4);
+  for (size_t byte = 0; byte < 4; ++byte) {
+    uint64_t all;
+    std::memcpy(&all, q + 8 * byte, sizeof all);
+    const uint64_t own_bits = p[byte] * 0x0101010101010101 & 0x8040201008040201;  // byte i has bit i only
+    all |= ((own_bits + 0x7f7f7f7f7f7f7f7f) & 0x8080808080808080) >> 3;
+    std::memcpy(q + 8 * byte, &all, sizeof all);
+  }
 }
 
 // Q4_K and Q5_K: factors, scales and minimums, with Q5_K 32 bytes of fifth bits, then 128 bytes of lower four bits.
@@ -37,16 +51,17 @@ kernels::CodedBlock coded_lines(const uint8_t* p, bool fifth_bits) {
   kernels::CodedBlock block;
   block.factors[0] = read_f16(p);
   block.factors[1] = -read_f16(p + 2);
+  const auto high = copy_bytes<32>(p + 16);
   for (int g = 0; g < 8; ++g) {
     const GroupLine line = k_quant_group(p + 4, g);
     block.codes[0][g] = static_cast<int8_t>(line.scale);
     block.codes[1][g] = static_cast<int8_t>(line.minimum);
-    const uint8_t* const high = p + 16;
-    const uint8_t* const q = high + (fifth_bits ? 32 : 0) + 32 * (g / 2);
-    for (int i = 0; i < 32; ++i) {
-      const int fifth = fifth_bits ? (high[i] >> g & 1) << 4 : 0;
-      block.q[32 * g + i] = static_cast<uint8_t>((g % 2 == 0 ? q[i] & 15 : q[i] >> 4) | fifth);
-    }
+    const auto low = copy_bytes<32>(p + 16 + (fifth_bits ? 32 : 0) + 32 * (g / 2));
+    uint8_t* const q = block.q + 32 * g;
+    const int shift = g % 2 * 4;
+    for (size_t i = 0; i < 32; ++i) q[i] = low[i] >> shift & 15;
+    if (!fifth_bits) continue;
+    for (size_t i = 0; i < 32; ++i) q[i] |= static_cast<uint8_t>((high[i] >> g & 1) << 4);
   }
   return block;
 }
@@ -93,12 +108,11 @@ kernels::CodedBlock coded_q6_k(const uint8_t* p) {
   kernels::CodedBlock block;
   block.factors[0] = block.factors[1] = read_f16(p + 208);
   for (int g = 0; g < 8; ++g) {
-    const uint8_t* low = p + 64 * (g / 4) + 32 * (g % 2);
-    const uint8_t* high = p + 128 + 32 * (g / 4);
+    const auto low = copy_bytes<32>(p + 64 * (g / 4) + 32 * (g % 2)), high = copy_bytes<32>(p + 128 + 32 * (g / 4));
     for (int half = 0; half < 2; ++half) block.codes[half][g] = static_cast<int8_t>(p[192 + 2 * g + half]);
-    for (int i = 0; i < 32; ++i) {
-      const int four = (low[i] >> (g % 4 < 2 ? 0 : 4)) & 15, two = (high[i] >> (2 * (g % 4))) & 3;
-      block.q[32 * g + i] = static_cast<uint8_t>(four | two << 4);
+    const int four = g % 4 / 2 * 4, two = g % 4 * 2;
+    for (size_t i = 0; i < 32; ++i) {
+      block.q[32 * g + static_cast<int>(i)] = static_cast<uint8_t>((low[i] >> four & 15) | (high[i] >> two & 3) << 4);
     }
   }
   return block;
@@ -231,9 +245,9 @@ void read_quantized_row(const TensorView& tensor, int64_t row, QuantizedRow& out
         read_nibbles(p + 1, q);
         break;
       default: {  // Q8_0 and Q8_1, which also has the sum of its weights
-        const uint8_t* const integers = p + bytes - kRowGroup;
         minimum = -128.0f * scale;
-        for (int i = 0; i < kRowGroup; ++i) q[i] = integers[i] ^ 0x80;  // two's complement + 128
+        const auto integers = copy_bytes<kRowGroup>(p + bytes - kRowGroup);
+        for (size_t i = 0; i < kRowGroup; ++i) q[i] = integers[i] ^ 0x80;  // two's complement + 128
       }
     }
     out.scale[g] = scale;
