@@ -73,7 +73,7 @@ std::string bits(int64_t bytes, int64_t weights) {
 }
 
 // Throws ModelError if the tensors would not take less memory than those of `name`, or if a quantized tensor would be
-// fitted to a format that takes no more memory, and so lose precision again.
+// fitted to integers that have no more bits than it takes, and so lose precision again.
 void check_gain(const std::string& name, const std::vector<Task>& tasks, WeightType type) {
   constexpr const char* kAdvice = "; serve the model as it is, quantize its original weights, or use --force";
   int64_t before = 0, after = 0, weights = 0;
@@ -90,7 +90,8 @@ void check_gain(const std::string& name, const std::vector<Task>& tasks, WeightT
                      " weights to be smaller than the present " + size(before) + ", found " + size(after) + kAdvice);
   }
   for (const Task& task : tasks) {
-    if (!task.fitted || is_float(task.view) || task.bytes() > task.view.bytes()) continue;
+    const int64_t integer_bits = task.stored == TensorType::kQ8_0 ? 8 : 4;
+    if (!task.fitted || is_float(task.view) || integer_bits * task.view.elements() > 8 * task.view.bytes()) continue;
     throw ModelError(
         name + ": tensor \"" + task.view.name + "\": expected F32, F16 or BF16, found " +
         std::string(tensor_type_info(task.view.type).name) + ", which would lose precision a second time in " +

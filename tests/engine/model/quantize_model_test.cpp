@@ -528,6 +528,10 @@ TEST(QuantizeModelErrors, NoFileBecomesLargerOrIsQuantizedTwice) {
               HasSubstr("expected int4 weights to be smaller"));  // 3.4 bits each
   EXPECT_THAT(error(WeightType::kInt4, all(TensorType::kQ8_0)),
               HasSubstr("found Q8_0, which would lose precision a second time in Q4_1"));
+  EXPECT_THAT(error_of([&] {
+                quantize_model(kFixtures / "integers/gptq_act", folder.path() / "out", WeightType::kInt4, pool);
+              }),
+              HasSubstr("which would lose precision a second time in Q4_1"));  // by act-order, which GGUF does not have
   EXPECT_EQ(error(WeightType::kInt4, all(TensorType::kF32)), "no error");
   // Floats may shrink beside integers that stay.
   EXPECT_EQ(error(WeightType::kInt8,
