@@ -135,7 +135,6 @@ struct PolicyTrial {
   std::string_view parameters;  // a JSON object
   bool by_contents = false;     // contents decide how many bytes are held, so stores state upper bounds
   bool cuts_pages = false;      // needs a backend that cuts pages
-  bool two_tiers = false;       // needs a backend that reads pages with two tiers
 };
 
 struct PolicyRow {

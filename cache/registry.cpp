@@ -22,7 +22,7 @@
 namespace smartkv {
 
 const std::vector<PolicyRow>& policy_registry() {
-  constexpr bool kByContents = true, kCutsPages = true, kTwoTiers = true;
+  constexpr bool kByContents = true, kCutsPages = true;
   constexpr std::string_view kSlots = R"({"tokens": 448})", kFewSlots = R"({"tokens": 256})";
   static const std::vector<PolicyRow> rows = {
       {.name = "full", .summary = "every token, exact", .create = make_full_policy},
@@ -74,7 +74,7 @@ const std::vector<PolicyRow>& policy_registry() {
        .calibrated = true,
        .trials = {{"", "{}"},
                   {"few_bits", R"({"bits": 2.5, "tiers": 1})"},
-                  {"two_tiers", R"({"bits": 2.5, "tiers": 2})", !kByContents, !kCutsPages, kTwoTiers}}},
+                  {"two_tiers", R"({"bits": 2.5, "tiers": 2})"}}},
       {.name = "channel_packed",
        .summary = "every token, without unimportant channels; a guard restores them if accuracy drops",
        .create = make_channel_packed_policy,

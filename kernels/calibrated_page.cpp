@@ -416,14 +416,19 @@ void WidthTable::send(const std::shared_ptr<KvBackend>& backend) {
   }
   add(levels);
   for (const HeadWidths& head : heads) {
-    FlatWidths widths = {};
-    widths.first = static_cast<int32_t>(head.first);
-    widths.v_scales = static_cast<int32_t>(head.at.v_scales);
-    widths.k_codes = static_cast<int32_t>(head.at.k_codes);
-    widths.v_codes = static_cast<int32_t>(head.at.v_codes);
-    widths.total = static_cast<int32_t>(head.at.total);
-    std::copy(head.k.quads.begin(), head.k.quads.end(), widths.k_quads);
-    std::copy(head.v.quads.begin(), head.v.quads.end(), widths.v_quads);
+    const auto tier = [](int64_t scales, int64_t codes, const QuadWidths& quads) {
+      FlatTier result = {static_cast<int32_t>(scales), static_cast<int32_t>(codes), {}};
+      std::copy(quads.begin(), quads.end(), result.quads);
+      return result;
+    };
+    const CalibratedOffsets& of = head.at;
+    const FlatWidths widths = {
+        static_cast<int32_t>(head.first),
+        static_cast<int32_t>(of.total),
+        static_cast<int32_t>(wide_tokens),
+        static_cast<int32_t>(of.mask),
+        {tier(of.k_scales, of.k_codes, head.k.quads), tier(of.wide.k_scales, of.wide.k_codes, head.k.wide_quads)},
+        {tier(of.v_scales, of.v_codes, head.v.quads), tier(of.wide.v_scales, of.wide.v_codes, head.v.wide_quads)}};
     add(std::span(&widths, 1));
     add(head.k.order);
     add(head.v.order);

@@ -34,7 +34,6 @@
 //   1 bit:  32 bytes, bit c (little endian) = code c
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -81,7 +80,7 @@ struct CalibratedOffsets : TierOffsets {
 };
 
 // Returns the bytes of the scales of a tier's quads.
-constexpr int64_t tier_scale_bytes(int64_t quads) { return quads / 4 * 9; }
+SMARTKV_HOST_DEVICE constexpr int64_t tier_scale_bytes(int64_t quads) { return quads / 4 * 9; }
 
 // Returns the bytes of the block of a KV head: of `coded` quads with codes, whose widths add up to `bits`. With two
 // tiers these are those of the narrow one; wide_coded and wide_bits are those of the wide one.
@@ -138,9 +137,13 @@ class PageRotations {
 
 // A HeadWidths as the kernels of a device read it, followed by
 //   u8 order of K [head_dim], u8 order of V [head_dim], f32 mean of K [head_dim], f32 mean of V [head_dim]
+struct FlatTier {
+  int32_t scales, codes;
+  uint8_t quads[8];  // the last one is unused
+};
 struct FlatWidths {
-  int32_t first, v_scales, k_codes, v_codes, total, unused[3];
-  uint8_t k_quads[8], v_quads[8];  // the last one is unused
+  int32_t first, total, wide_tokens, mask;
+  FlatTier k[2], v[2];  // of the only tier or the narrow one, then of the wide one
 };
 // WidthTable::on_device: f32 kLogScales, f32 levels, then all heads. The levels of codes of `bits` bits begin at
 // 2^bits - 2.
@@ -200,9 +203,10 @@ extern const std::array<float, 256> kLogScales;
 constexpr int kTierScaleStep = 3;
 
 // Returns the byte of the scale of column c; scales: of all columns of a tier.
-inline int tier_scale(const uint8_t* scales, int64_t c) {
+SMARTKV_HOST_DEVICE constexpr int tier_scale(const uint8_t* scales, int64_t c) {
   const uint8_t* const group = scales + c / 16 * 9;
-  return std::max(0, group[0] - kTierScaleStep * (group[1 + c % 16 / 2] >> (4 * (c % 2)) & 15));
+  const int k = group[0] - kTierScaleStep * (group[1 + c % 16 / 2] >> (4 * (c % 2)) & 15);
+  return k > 0 ? k : 0;
 }
 
 // The levels of codes of 1 to 4 bits that are greater than 0, in ascending order, by bits. The codes from

@@ -50,7 +50,6 @@ class ForwardingKvBackend : public KvBackend {
   }
   void forget_writes() noexcept override { to_->forget_writes(); }
   void apply_writes() override { to_->apply_writes(); }
-  bool has_tiers() const override { return to_->has_tiers(); }
   std::shared_ptr<KvBackend> with_host_pages() override { return to_->with_host_pages(); }
   bool prefetches() const override { return to_->prefetches(); }
   void prefetch(std::span<const KvSegment> segments) override { to_->prefetch(segments); }

@@ -231,7 +231,6 @@ class CpuKvBackend final : public KvBackend {
     for (const PageEncode& page : pages) encode_page(type, head_dim, page);
   }
   bool cuts_pages() const override { return true; }
-  bool has_tiers() const override { return true; }
   void cut(KvType type, int64_t head_dim, std::span<const PageCut> pages) override {
     for (const PageCut& page : pages) {
       type == KvType::kF32 ? cut_page<float, 1>(head_dim, page) : cut_page<uint16_t, 2>(head_dim, page);

@@ -67,8 +67,6 @@ class KvBackend : public KvMemory, public PageOps, public KvAttention {
   // stream. Null if there is none.
   virtual DeviceSampler* device_sampler() { return nullptr; }
   virtual std::span<const std::unique_ptr<PolicyKernels>> policy_kernels() const { return {}; }
-  // Whether jobs and attention() accept calibrated pages with two tiers.
-  virtual bool has_tiers() const { return false; }
 };
 
 // Returns the backend's implementation of the interface `Kernels`, or null. The backend owns it.

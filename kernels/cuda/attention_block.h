@@ -268,7 +268,7 @@ class Block {
     to += kBiasBytes;
     if (segment.widths != nullptr) {
       const FlatWidths& widths = *widths_of(segment.widths, item_.rows.kv_head, dim_).head;
-      copy(to, segment.k + widths.first, kValues ? widths.total : widths.v_codes);
+      copy(to, segment.k + widths.first, kValues || widths.wide_tokens > 0 ? widths.total : widths.v[0].codes);
       return;
     }
     if (segment.k_codes == 0) {

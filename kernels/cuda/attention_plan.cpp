@@ -182,8 +182,6 @@ Segment table_row(const AttentionShape& shape, const KvSegment& from) {
   to.kv_head = from.kv_head;
   to.scored = -1;
   if (from.format == KvSegment::Format::kCalibrated) {
-    if (from.table->wide_tokens > 0)
-      throw std::invalid_argument("CUDA kernels: expected calibrated pages with one tier of tokens, found two");
     if (from.table->on_device == nullptr)
       throw std::invalid_argument("CUDA kernels: the width table is not on the device");
     to.widths = reinterpret_cast<const unsigned char*>(from.table->on_device->data());

@@ -296,6 +296,7 @@ struct CalibratedEncoding {
   const unsigned char* table;
   const float *within, *middle;
   unsigned char* page;
+  const uint64_t* wide;  // the mask of the wide tokens, with two tiers
   int32_t head;
 };
 
@@ -329,7 +330,7 @@ __device__ int fit_scale(const Column& column, int bits, const WidthView& widths
   squares = sum_of_column(squares);
   top = max_of_column(top);
   if (bits <= 4) {
-    top = __fmul_rn(__fsqrt_rn(__fdiv_rn(squares, static_cast<float>(kPage))), normal_top(bits));
+    top = __fmul_rn(__fsqrt_rn(__fdiv_rn(squares, static_cast<float>(column.n * kColumnLanes))), normal_top(bits));
   }
   int best = 0, end = kMostScale;  // the first scale that is not below `top`
   while (best < end) {
@@ -408,23 +409,107 @@ __device__ void pack_quad(const uint32_t* rows, int bits, int quad, uint32_t* ou
   }
 }
 
-// A warp takes a quad, two columns at a time. Shared memory: the codes of one quad for each warp, [64][4], then the
-// rotated mean key.
+// Shared memory of encode_calibrated_kernel(): for each warp 256 codes, [64][4]; the rotated mean key; with two tiers
+// the token of each slot, and for each warp the bytes of 16 scales.
+constexpr int kWarpCodes = 256, kGroupColumns = 16;
+size_t encode_bytes(int64_t dim) {
+  return kWarps * (kWarpCodes + kGroupColumns) + static_cast<size_t>(dim) * sizeof(float) + kPage;
+}
+
+// Encodes one side of one tier. A warp takes a group of 16 columns, two at a time. tokens: of all slots; codes and
+// best: of the warp.
+__device__ void encode_tier(const CalibratedEncoding& job, const WidthView& widths, const float* mean,
+                            const TierSlots& tier, bool is_k, const uint8_t* tokens, unsigned char* codes,
+                            uint8_t* best, int dim) {
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const int in_part = lane % kColumnLanes;  // the slot of a part that this lane takes
+  unsigned char* const page = job.page + widths.head->first;
+  const auto value = [&](int column, int part) {
+    const int channel = is_k ? widths.k_order[column] : widths.v_order[column];
+    const int token = tokens[tier.first + 16 * part + in_part];
+    return is_k ? __fsub_rn(job.from.k_at(dim, token, channel), key_offset(mean, job.within, dim, channel, token))
+                : __fsub_rn(job.from.v_at(dim, token, channel), widths.v_mean[channel]);
+  };
+  for (int group = warp; group < coded_quads(tier.at->quads) / 4; group += kWarps) {
+    const TierBlocks blocks = tier_blocks(tier, group);
+    for (int two = 0; two < kGroupColumns; two += 2) {
+      const int in_group = two + lane / kColumnLanes;
+      Column column = {};
+      column.n = tier.parts;
+#pragma unroll
+      for (int part = 0; part < kPage / kColumnLanes; ++part) {
+        if (part < tier.parts) column.x[part] = value(kGroupColumns * group + in_group, part);
+      }
+      const int scale = fit_scale(column, blocks.bits, widths);
+      if (in_part == 0) best[in_group] = static_cast<uint8_t>(scale);
+    }
+    __syncwarp();
+    int most = 0;
+    for (int c = 0; c < kGroupColumns; ++c) most = best[c] > most ? best[c] : most;
+    const auto steps = [&](int c) {
+      const int n = (most - best[c] + kTierScaleStep / 2) / kTierScaleStep;
+      return n < 15 ? n : 15;
+    };
+    unsigned char* const scales = page + tier.at->scales + tier_scale_bytes(4) * group;
+    if (lane == 0) scales[0] = static_cast<unsigned char>(most);
+    if (lane < kGroupColumns / 2) {
+      scales[1 + lane] = static_cast<unsigned char>(steps(2 * lane) | steps(2 * lane + 1) << 4);
+    }
+    for (int part = 0; part < tier.parts; ++part) {
+      for (int two = 0; two < kGroupColumns; two += 2) {
+        const int c = two + lane / kColumnLanes, k = most - kTierScaleStep * steps(c);
+        const int at = is_k ? 4 * (c / 4 * 16 + in_part) + c % 4 : 4 * (in_part / 4 * 16 + c) + in_part % 4;
+        codes[at] = static_cast<unsigned char>(
+            code_of_column(value(kGroupColumns * group + c, part), blocks.bits, widths.scales[k > 0 ? k : 0], widths));
+      }
+      __syncwarp();
+      unsigned char* const to = page + tier.at->codes + blocks.bytes + 32 * blocks.bits * part;
+      pack_quad(reinterpret_cast<const uint32_t*>(codes), blocks.bits, -1, reinterpret_cast<uint32_t*>(to), lane);
+      __syncwarp();
+    }
+  }
+}
+
+// All threads of a block call it.
+__device__ void encode_tiers(const CalibratedEncoding& job, const WidthView& widths, const float* mean,
+                             unsigned char* codes, int dim) {
+  const FlatWidths& head = *widths.head;
+  auto* const tokens = shared_memory() + kWarps * kWarpCodes + static_cast<size_t>(dim) * sizeof(float);
+  uint8_t* const best = tokens + kPage + threadIdx.x / 32 * kGroupColumns;
+  if (threadIdx.x < kPage) {
+    const int token = static_cast<int>(threadIdx.x);
+    tokens[Slots{*job.wide, head.wide_tokens}.of(token)] = static_cast<unsigned char>(token);
+  }
+  if (threadIdx.x < kPage / 8) {
+    job.page[head.first + head.mask + static_cast<int>(threadIdx.x)] =
+        static_cast<unsigned char>(*job.wide >> (8 * threadIdx.x));
+  }
+  __syncthreads();
+  for (int i = 0; i < 4; ++i) {
+    const bool is_k = i % 2 == 0;
+    const TierSlots tier = tier_of(is_k ? head.k : head.v, i >= 2, head.wide_tokens);
+    encode_tier(job, widths, mean, tier, is_k, tokens, codes, best, dim);
+  }
+}
+
+// With one tier a warp takes a quad, two columns at a time.
 __global__ void __launch_bounds__(kThreads, 4) encode_calibrated_kernel(const CalibratedEncoding* jobs, int dim) {
   const CalibratedEncoding& job = jobs[blockIdx.x];
   const WidthView widths = widths_of(job.table, job.head, dim);
   const FlatWidths& head = *widths.head;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  unsigned char* const codes = shared_memory() + warp * 256;
-  auto* const mean = reinterpret_cast<float*>(shared_memory() + kWarps * 256);
+  unsigned char* const codes = shared_memory() + warp * kWarpCodes;
+  auto* const mean = reinterpret_cast<float*>(shared_memory() + kWarps * kWarpCodes);
   unsigned char* const page = job.page + head.first;
   rotate_mean(widths, job.middle, dim, mean);
   __syncthreads();
-  const int k_quads = coded_quads(head.k_quads), v_quads = coded_quads(head.v_quads);
+  if (head.wide_tokens > 0) return encode_tiers(job, widths, mean, codes, dim);
+  const int k_quads = coded_quads(head.k[0].quads), v_quads = coded_quads(head.v[0].quads);
   for (int i = warp; i < k_quads + v_quads; i += kWarps) {
     const bool is_k = i < k_quads;
     const int quad = is_k ? i : i - k_quads;
-    const CodeBlock block = code_block(is_k ? head.k_quads : head.v_quads, is_k, quad);
+    const FlatTier& tier = is_k ? head.k[0] : head.v[0];
+    const CodeBlock block = code_block(tier.quads, is_k, quad);
     for (int two = 0; two < 4; two += 2) {
       const int in_quad = two + lane / kColumnLanes, index = 4 * quad + in_quad;
       const int channel = is_k ? widths.k_order[index] : widths.v_order[index];
@@ -438,7 +523,7 @@ __global__ void __launch_bounds__(kThreads, 4) encode_calibrated_kernel(const Ca
                  : __fsub_rn(job.from.v_at(dim, token, channel), widths.v_mean[channel]);
       }
       const int scale = fit_scale(column, block.bits, widths);
-      if (lane % kColumnLanes == 0) page[(is_k ? 0 : head.v_scales) + index] = static_cast<unsigned char>(scale);
+      if (lane % kColumnLanes == 0) page[tier.scales + index] = static_cast<unsigned char>(scale);
       for_each(column, [&](float x, int j) {
         const int token = lane % kColumnLanes + kColumnLanes * j;
         const int at = is_k ? 4 * token + in_quad : token / 4 * 16 + 4 * in_quad + token % 4;
@@ -447,8 +532,8 @@ __global__ void __launch_bounds__(kThreads, 4) encode_calibrated_kernel(const Ca
     }
     __syncwarp();
     const bool shares = block.columns == 16;
-    auto* const out = reinterpret_cast<uint32_t*>(page + (is_k ? head.k_codes : head.v_codes) + block.bytes -
-                                                  (shares ? 32 * block.bits * block.part : 0));
+    auto* const out =
+        reinterpret_cast<uint32_t*>(page + tier.codes + block.bytes - (shares ? 32 * block.bits * block.part : 0));
     pack_quad(reinterpret_cast<const uint32_t*>(codes), block.bits, shares ? block.part : -1, out, lane);
     __syncwarp();
   }
@@ -613,6 +698,7 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
                                       at.within,
                                       at.middle,
                                       static_cast<unsigned char*>(page.blocks),
+                                      page.wide == nullptr ? nullptr : page.wide + head,
                                       static_cast<int32_t>(head)},
                    &workspace.calibrated);
       }
@@ -654,8 +740,7 @@ void encode_pages(int64_t head_dim, std::span<const PageEncode> pages, PageWorks
          workspace.jobs.send(encodings, stream), static_cast<int>(head_dim));
   const auto calibrated = rows_of<CalibratedEncoding>(workspace.calibrated);
   launch(encode_calibrated_kernel, "encode_pages: calibrated", static_cast<int64_t>(calibrated.size()), kThreads,
-         kWarps * 256 + static_cast<size_t>(head_dim) * sizeof(float), stream, workspace.jobs.send(calibrated, stream),
-         static_cast<int>(head_dim));
+         encode_bytes(head_dim), stream, workspace.jobs.send(calibrated, stream), static_cast<int>(head_dim));
   encode_rows(head_dim, rows_of<RowEncoding>(workspace.row_encodings), workspace.jobs, stream);
 }
 

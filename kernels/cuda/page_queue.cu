@@ -86,7 +86,7 @@ void PageQueue::encode(std::span<const PageEncode> pages) {
   Wave& to = wave();
   for (const PageEncode& page : pages) {
     const auto order_bytes = static_cast<size_t>(page.n_heads * head_dim_);
-    Encode job{page, {}, {}, kNone, kNone, kNone, kNone};
+    Encode job{page, {}, {}, kNone, kNone, kNone, kNone, kNone};
     if (page.source.quantized != nullptr) {
       job.quantized = *page.source.quantized;
       job.quantized_order = stage(job.quantized.channel_order, order_bytes);
@@ -98,6 +98,7 @@ void PageQueue::encode(std::span<const PageEncode> pages) {
       job.tokens = stage(page.source.tokens.data(), page.source.tokens.size_bytes());
     }
     job.order = stage(page.channel_order, order_bytes);
+    job.wide = stage(page.wide, static_cast<size_t>(page.n_heads) * sizeof(uint64_t));
     to.encodes.push_back(job);
   }
 }
@@ -130,6 +131,7 @@ void PageQueue::run_encodes(const Wave& wave, const WaveMemory& memory, PageWork
   for (const Encode& from : wave.encodes) {
     PageEncode& page = encodes_.emplace_back(from.page);
     page.channel_order = memory.input<uint8_t>(from.order);
+    page.wide = memory.input<uint64_t>(from.wide);
     if (page.source.quantized != nullptr) {
       KvSegment& quantized = quantized_.emplace_back(from.quantized);
       quantized.channel_order = memory.input<uint8_t>(from.quantized_order);

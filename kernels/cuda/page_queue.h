@@ -56,7 +56,7 @@ class PageQueue {
     PageEncode page;
     KvSegment quantized;
     KvSegment residual;
-    size_t tokens, order, quantized_order, residual_order;  // Offsets in the staging. kNone: there is none.
+    size_t tokens, order, quantized_order, residual_order, wide;  // Offsets in the staging. kNone: there is none.
   };
   struct Wave {
     std::vector<TokenMove> moves;

@@ -534,7 +534,6 @@ std::vector<std::string> names() {
     if (row.trials.empty()) result.emplace_back(row.name);
     for (const PolicyTrial& trial : row.trials) {
       if (trial.cuts_pages && !backend->cuts_pages()) continue;
-      if (trial.two_tiers && !backend->has_tiers()) continue;
       result.push_back(full_name(row, trial));
     }
   }

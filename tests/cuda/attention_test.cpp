@@ -131,6 +131,7 @@ TEST_P(CudaAttention, CalibratedPagesEqualTheDefinition) {
     for (const int bits : kWidths) {
       tables.push_back(width_table(dim, shape.n_kv_heads, {{bits, all}}, {{bits, all}}, 3, backend));
     }
+    for (const int64_t wide : {16, 32, 48}) tables.push_back(two_tiers(dim, shape.n_kv_heads, wide, backend));
     for (size_t i = 0; i < tables.size(); ++i) {
       const PageFormats formats = {std::nullopt, uniform_layout(dim, 4, 4), std::nullopt};
       Sequence sequence(shape, KvType::kBf16, 700, i, formats);

@@ -266,6 +266,8 @@ TEST_P(CudaPages, CalibratedCodesAreTheCpusAndReadBackAlike) {
     for (const int bits : kWidths) {
       tables.push_back(width_table(dim, 2, {{bits, dim / 4}}, {{bits, dim / 4}}, 3, backend));
     }
+    for (const int64_t wide : {16, 32, 48}) tables.push_back(two_tiers(dim, 2, wide, backend));
+    std::mt19937 random(4);
     for (const WidthTable& table : tables) {
       AlignedBuffer blocks(static_cast<size_t>(table.bytes)), expected(blocks.size());
       std::fill_n(blocks.data(), blocks.size(), std::byte{0});
@@ -279,6 +281,8 @@ TEST_P(CudaPages, CalibratedCodesAreTheCpusAndReadBackAlike) {
       job.blocks = blocks.data();
       job.table = &table;
       job.middle = table.rotations->middle(70);
+      const uint64_t wide[] = {random_mask(table.wide_tokens, random), random_mask(table.wide_tokens, random)};
+      job.wide = wide;
       cuda::encode_pages(dim, {&job, 1}, workspace, nullptr);
       std::vector<float> all_k(static_cast<size_t>(2 * kPageTokens * dim)), all_v(all_k.size());
       const PageRead read{KvSegment::calibrated(job.blocks, job.table, job.middle),
@@ -295,7 +299,7 @@ TEST_P(CudaPages, CalibratedCodesAreTheCpusAndReadBackAlike) {
         std::vector<float> k, v;
         page.load(head, nullptr, &k, &v);
         std::byte* const block = expected.data() + table.heads[static_cast<size_t>(head)].first;
-        encode_calibrated(table, head, job.middle.host, k.data(), v.data(), 0, block);
+        encode_calibrated(table, head, job.middle.host, k.data(), v.data(), wide[head], block);
         decode_calibrated(table, head, job.middle.host, block, k.data(), v.data());
         for (size_t i = 0; i < k.size(); ++i) {
           const size_t at = static_cast<size_t>(head * kPageTokens * dim) + i;

@@ -82,12 +82,13 @@ inline WidthTable every_width(int64_t head_dim, int64_t heads, const std::shared
 }
 
 // A table with two tiers, whose heads differ in bytes.
-inline WidthTable two_tiers(int64_t head_dim, int64_t heads, int64_t wide_tokens) {
+inline WidthTable two_tiers(int64_t head_dim, int64_t heads, int64_t wide_tokens,
+                            const std::shared_ptr<KvBackend>& backend = nullptr) {
   std::mt19937 random(6);
   WidthTable table;
   table.head_dim = head_dim;
   table.wide_tokens = wide_tokens;
-  table.rotations = page_rotations(head_dim);
+  table.rotations = page_rotations(head_dim, backend);
   for (int64_t h = 0; h < heads; ++h) {
     HeadWidths& head = table.heads.emplace_back();
     for (ChannelWidths* side : {&head.k, &head.v}) {
@@ -100,6 +101,7 @@ inline WidthTable two_tiers(int64_t head_dim, int64_t heads, int64_t wide_tokens
     }
   }
   table.lay_out();
+  if (backend != nullptr) table.send(backend);
   return table;
 }
 

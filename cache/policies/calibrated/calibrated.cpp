@@ -142,15 +142,12 @@ std::unique_ptr<KvCachePolicy> make_calibrated_policy(const PolicyContext& conte
   const double of_pages = page_bits(context.shape, bits, horizon, window);
   const auto rotations =
       std::make_shared<kernels::PageRotations>(context.shape.head_dim, context.rope, context.pool->backend());
-  const bool two_tiers = tiers && context.pool->backend()->has_tiers();
-  const auto widths = allocate_widths(*sensitivity, context.shape, context.first_kv_head(), of_pages, two_tiers,
-                                      rotations, context.pool->backend());
-  auto policy = std::make_unique<StagedPolicy>(
+  const auto widths = allocate_widths(*sensitivity, context.shape, context.first_kv_head(), of_pages, tiers, rotations,
+                                      context.pool->backend());
+  return std::make_unique<StagedPolicy>(
       "calibrated", context, boundaries,
-      std::make_unique<CalibratedStoreFactory>(
-          widths, two_tiers ? make_importance_scorer(importance_of(sensitivity)) : nullptr));
-  if (tiers && !two_tiers) policy->set_stand_in("one tier of tokens, because the device's kernels read no others");
-  return policy;
+      std::make_unique<CalibratedStoreFactory>(widths,
+                                               tiers ? make_importance_scorer(importance_of(sensitivity)) : nullptr));
 }
 
 }  // namespace smartkv
