@@ -55,7 +55,7 @@ FrontierPoint point_of(const Candidate& of) {
   }
   const double mean = of.rise / answers,
                error = std::sqrt(std::max(0.0, of.rise_squares / answers - mean * mean) / answers);
-  point.perplexity_percent = std::max(0.0, 100 * std::expm1(mean + error));
+  point.perplexity_percent = 100 * std::expm1(std::max(mean + error, point.kl));
   const CacheStats stats = of.cache->stats();
   point.bytes_per_token = (static_cast<double>(stats.policy_bytes()) - of.cache->details().at("shadow_bytes")) /
                           static_cast<double>(stats.tokens);

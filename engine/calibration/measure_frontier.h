@@ -18,7 +18,8 @@ class ThreadPool;
 // in equal parts: part i is of kind i % kinds, and there are two parts of each.
 //
 // A point has the largest of the kinds' mean divergences and drifts, and the perplexity's mean rise plus its standard
-// error, because a rise is much noisier than a divergence. bytes_per_token is that at the end of the text.
+// error, because a rise is much noisier than a divergence. The rise is at least what that divergence would be on text
+// of the model's own, because on a short text luck may hide it. bytes_per_token is that at the end of the text.
 //
 // sensitivity: what the policy `calibrated` uses. progress: called with the finished share; may be null. Policies that
 // the model cannot use are left out. Throws ModelError.

@@ -73,7 +73,8 @@ std::filesystem::path calibrate_by_answers(const std::filesystem::path& model_pa
     progress.show(0.05, "measuring channels");
     known = calibrate(*model, *weights, *tokenizer, shape(), threads, file, true, part(0.1, 0.5, "measuring answers"));
   }
-  const std::unique_ptr<Model> model = load(WeightFormat::kBf16, 0.5, 0.55);
+  // As it is served by default: products with integers amplify the errors of a cache, and promises are about answers.
+  const std::unique_ptr<Model> model = load(WeightFormat::kAuto, 0.5, 0.55);
   calibrate_frontier(*model, *tokenizer, shape(), threads, file, known, part(0.55, 1, "measuring policies"));
   return std::filesystem::exists(file) ? file : std::filesystem::path();
 }
@@ -86,9 +87,10 @@ std::function<int()> setup_calibrate(CLI::App& app) {
   app.add_flag("--force", arguments->force, "Measure again what is known already");
   app.footer(
       "The first start of serve measures the channels alone, in seconds; other backends and several processes do not.\n"
-      "This command also measures what errors of each KV head do to the answers, and what policies cost, with the "
-      "weights as\n"
-      "f32. Then requests may choose a policy by promise: \"kv_cache\": {\"max_kl\": 0.002}. The result is kept in\n"
+      "This command also measures what errors of each KV head do to the answers, with the weights as f32, and what\n"
+      "policies cost. Then requests may choose a policy by promise: \"kv_cache\": {\"max_kl\": 0.002}. The result is "
+      "kept "
+      "in\n"
       "$XDG_CACHE_HOME/smartkv/calibrations, or ~/.cache/smartkv/calibrations.\n"
       "Examples:\n  smartkv calibrate --model model.gguf");
   return [arguments] {
