@@ -82,12 +82,19 @@ TEST_P(CalibratedPage, RefusesWhatIsNotFinite) {
       encode_calibrated(table, 0, table.rotations->middle(0).host, zero.data(), zero.data(), 0, block.data()));
 }
 
+// Returns the table of one KV head in which all channels have codes of 4 bits for 16 wide tokens, and of these bits for
+// the others.
+WidthTable with_wide_tokens(int64_t dim, int k_bits, int v_bits) {
+  WidthTable table = width_table(dim, 1, {{k_bits, dim / 4}}, {{v_bits, dim / 4}}, 7);
+  table.wide_tokens = 16;
+  table.heads[0].k.wide_quads[3] = table.heads[0].v.wide_quads[3] = static_cast<uint8_t>(dim / 4);
+  table.lay_out();
+  return table;
+}
+
 TEST_P(CalibratedPage, WideTokensHaveWiderCodes) {
   const int64_t dim = GetParam();
-  WidthTable table = width_table(dim, 1, {{2, dim / 4}}, {{1, dim / 4}}, 7);
-  table.wide_tokens = 16;
-  table.heads[0].k.wide_quads[3] = table.heads[0].v.wide_quads[3] = static_cast<uint8_t>(dim / 4);  // 4 bits
-  table.lay_out();
+  WidthTable table = with_wide_tokens(dim, 2, 1);
   EXPECT_EQ(table.bytes, calibrated_block_bytes(dim / 2, 3 * dim / 4, 16, dim / 2, 8 * dim / 4));
   const float* const middle = table.rotations->middle(3).host;
   std::mt19937 random(1);
@@ -123,10 +130,7 @@ TEST_P(CalibratedPage, WideTokensHaveWiderCodes) {
 
 TEST_P(CalibratedPage, ColumnsThatShareTheByteOfAScaleMayDifferInSize) {
   const int64_t dim = GetParam();
-  WidthTable table = width_table(dim, 1, {{3, dim / 4}}, {{3, dim / 4}}, 7);
-  table.wide_tokens = 16;
-  table.heads[0].k.wide_quads[3] = table.heads[0].v.wide_quads[3] = static_cast<uint8_t>(dim / 4);  // 4 bits
-  table.lay_out();
+  const WidthTable table = with_wide_tokens(dim, 3, 3);
   const float* const middle = table.rotations->middle(3).host;
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
