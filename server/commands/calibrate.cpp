@@ -88,10 +88,8 @@ std::function<int()> setup_calibrate(CLI::App& app) {
   app.footer(
       "The first start of serve measures the channels alone, in seconds; other backends and several processes do not.\n"
       "This command also measures what errors of each KV head do to the answers, with the weights as f32, and what\n"
-      "policies cost. Then requests may choose a policy by promise: \"kv_cache\": {\"max_kl\": 0.002}. The result is "
-      "kept "
-      "in\n"
-      "$XDG_CACHE_HOME/smartkv/calibrations, or ~/.cache/smartkv/calibrations.\n"
+      "policies cost. Then requests may choose a policy by promise: \"kv_cache\": {\"max_kl\": 0.002}.\n"
+      "The result is kept in $XDG_CACHE_HOME/smartkv/calibrations, or ~/.cache/smartkv/calibrations.\n"
       "Examples:\n  smartkv calibrate --model model.gguf");
   return [arguments] {
     const auto file = calibrate_by_answers(arguments->model, arguments->threads, arguments->force);
