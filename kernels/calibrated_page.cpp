@@ -88,7 +88,7 @@ void store_tier_scales(const int* best, uint8_t* group) {
   const int most = *std::max_element(best, best + 16);
   group[0] = static_cast<uint8_t>(most);
   for (int64_t c = 0; c < 16; ++c) {
-    const int steps = std::min(15, (most - best[c] + kTierScaleStep / 2) / kTierScaleStep);
+    const int steps = tier_scale_steps(most, best[c]);
     uint8_t& byte = group[1 + c / 2];
     byte = static_cast<uint8_t>(c % 2 == 0 ? steps : byte | steps << 4);
   }
@@ -199,7 +199,7 @@ void encode_side(const TierSlots& tier, bool is_k, const float* x, uint8_t* scal
         scales[column] = static_cast<uint8_t>(best[c % 16]);
         encode_column(x + at, n, kWidths[run], best[c % 16], codes.data() + at);
       } else if (c % 16 == 15) {
-        store_tier_scales(best, scales + column / 16 * 9);
+        store_tier_scales(best, scales + column / 16 * tier_scale_bytes(4));
         for (int64_t i = column - 15; i <= column; ++i) {
           const int64_t of = i * kPageTokens + tier.first;
           encode_column(x + of, n, kWidths[run], tier_scale(scales, i), codes.data() + of);
@@ -377,9 +377,10 @@ void WidthTable::lay_out() {
     at.v_scales = add(scale_bytes(coded_quads(head.v.quads)));
     at.wide.k_scales = add(scale_bytes(coded_quads(head.k.wide_quads)));
     at.wide.v_scales = add(scale_bytes(coded_quads(head.v.wide_quads)));
-    at.mask = add(wide_tokens > 0 ? kPageTokens / 8 : 0);
-    const int64_t aligned = wide_tokens > 0 ? 32 : 64;
-    end = (end + aligned - 1) / aligned * aligned;
+    at.mask = end;
+    end = calibrated_codes_at(coded_quads(head.k.quads) + coded_quads(head.v.quads) + coded_quads(head.k.wide_quads) +
+                                  coded_quads(head.v.wide_quads),
+                              wide_tokens);
     const auto code_bytes = [](const QuadWidths& quads, int64_t tokens) { return sum_of_bits(quads) * tokens / 2; };
     at.k_codes = add(code_bytes(head.k.quads, kPageTokens - wide_tokens));
     at.v_codes = add(code_bytes(head.v.quads, kPageTokens - wide_tokens));

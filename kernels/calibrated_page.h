@@ -82,13 +82,18 @@ struct CalibratedOffsets : TierOffsets {
 // Returns the bytes of the scales of a tier's quads.
 SMARTKV_HOST_DEVICE constexpr int64_t tier_scale_bytes(int64_t quads) { return quads / 4 * 9; }
 
+// Returns where the codes begin in the block of a KV head whose tiers have scales for this many quads.
+constexpr int64_t calibrated_codes_at(int64_t quads, int64_t wide_tokens) {
+  if (wide_tokens == 0) return (4 * quads + 63) / 64 * 64;
+  return (tier_scale_bytes(quads) + kPageTokens / 8 + 31) / 32 * 32;
+}
+
 // Returns the bytes of the block of a KV head: of `coded` quads with codes, whose widths add up to `bits`. With two
 // tiers these are those of the narrow one; wide_coded and wide_bits are those of the wide one.
 constexpr int64_t calibrated_block_bytes(int64_t coded, int64_t bits, int64_t wide_tokens = 0, int64_t wide_coded = 0,
                                          int64_t wide_bits = 0) {
-  const int64_t scales = wide_tokens == 0 ? (4 * coded + 63) / 64 * 64
-                                          : (tier_scale_bytes(coded + wide_coded) + kPageTokens / 8 + 31) / 32 * 32;
-  return scales + ((kPageTokens - wide_tokens) * bits + wide_tokens * wide_bits) / 2;
+  return calibrated_codes_at(coded + wide_coded, wide_tokens) +
+         ((kPageTokens - wide_tokens) * bits + wide_tokens * wide_bits) / 2;
 }
 
 struct HeadWidths {
@@ -202,11 +207,21 @@ extern const std::array<float, 256> kLogScales;
 // Two tiers: a step of the 4 bits of a scale, in steps of its byte.
 constexpr int kTierScaleStep = 3;
 
+// Returns how many steps a scale with byte k is stored below the greatest one of its group, and the byte that this
+// stands for.
+SMARTKV_HOST_DEVICE constexpr int tier_scale_steps(int most, int k) {
+  const int steps = (most - k + kTierScaleStep / 2) / kTierScaleStep;
+  return steps < 15 ? steps : 15;
+}
+SMARTKV_HOST_DEVICE constexpr int tier_scale_below(int most, int steps) {
+  const int k = most - kTierScaleStep * steps;
+  return k > 0 ? k : 0;
+}
+
 // Returns the byte of the scale of column c; scales: of all columns of a tier.
 SMARTKV_HOST_DEVICE constexpr int tier_scale(const uint8_t* scales, int64_t c) {
-  const uint8_t* const group = scales + c / 16 * 9;
-  const int k = group[0] - kTierScaleStep * (group[1 + c % 16 / 2] >> (4 * (c % 2)) & 15);
-  return k > 0 ? k : 0;
+  const uint8_t* const group = scales + c / 16 * tier_scale_bytes(4);
+  return tier_scale_below(group[0], group[1 + c % 16 / 2] >> (4 * (c % 2)) & 15);
 }
 
 // The levels of codes of 1 to 4 bits that are greater than 0, in ascending order, by bits. The codes from

@@ -446,10 +446,7 @@ __device__ void encode_tier(const CalibratedEncoding& job, const WidthView& widt
     __syncwarp();
     int most = 0;
     for (int c = 0; c < kGroupColumns; ++c) most = best[c] > most ? best[c] : most;
-    const auto steps = [&](int c) {
-      const int n = (most - best[c] + kTierScaleStep / 2) / kTierScaleStep;
-      return n < 15 ? n : 15;
-    };
+    const auto steps = [&](int c) { return tier_scale_steps(most, best[c]); };
     unsigned char* const scales = page + tier.at->scales + tier_scale_bytes(4) * group;
     if (lane == 0) scales[0] = static_cast<unsigned char>(most);
     if (lane < kGroupColumns / 2) {
@@ -457,10 +454,10 @@ __device__ void encode_tier(const CalibratedEncoding& job, const WidthView& widt
     }
     for (int part = 0; part < tier.parts; ++part) {
       for (int two = 0; two < kGroupColumns; two += 2) {
-        const int c = two + lane / kColumnLanes, k = most - kTierScaleStep * steps(c);
+        const int c = two + lane / kColumnLanes, k = tier_scale_below(most, steps(c));
         const int at = is_k ? 4 * (c / 4 * 16 + in_part) + c % 4 : 4 * (in_part / 4 * 16 + c) + in_part % 4;
         codes[at] = static_cast<unsigned char>(
-            code_of_column(value(kGroupColumns * group + c, part), blocks.bits, widths.scales[k > 0 ? k : 0], widths));
+            code_of_column(value(kGroupColumns * group + c, part), blocks.bits, widths.scales[k], widths));
       }
       __syncwarp();
       unsigned char* const to = page + tier.at->codes + blocks.bytes + 32 * blocks.bits * part;
