@@ -39,6 +39,7 @@ args.batches = args.batches or ([1, 16] if args.quick else [1, 4, 8, 16])
 
 threads = len(os.sched_getaffinity(0))
 rates = {"llama.cpp": collections.defaultdict(list), "SmartKV": collections.defaultdict(list)}
+limits = collections.defaultdict(list)  # rates that bandwidth and arithmetic of the machine allow
 
 
 def run(command):
@@ -79,10 +80,11 @@ def smartkv_bench(model, label, weights, prompts, depths, batches):
         report = json.loads(run([args.smartkv, "bench", "--json", "--model", model, "--weights", weights,
                                  "--prompts", ",".join(map(str, fitting(prompts, depth))), "--depths", str(depth),
                                  "--batches", ",".join(map(str, batches)), "--decode-tokens", "32",
-                                 "--repetitions", str(args.repetitions)]))
+                                 "--repetitions", str(args.repetitions), "--limits"]))
         for row in report["rows"]:
             kind = "decode" if row["kind"] == "decode" else f"prefill {row['tokens']}"
             rates["SmartKV"][label, kind, row["depth"], row["batch"]].append(row["tokens_per_s_best"])
+            limits[label, kind, row["depth"], row["batch"]].append(row.get("tokens_per_s_limit", 0))
 
 
 def serving(name, command, port):
@@ -149,14 +151,16 @@ for key in rates["llama.cpp"]:
     pairs = zip(rates["llama.cpp"][key], rates["SmartKV"][key])
     median = statistics.median((t / o if smaller else o / t) for t, o in pairs)
     rows.append(dict(weights=label, what=kind, depth=depth, sequences=batch, llama_cpp=theirs, smartkv=ours, ratio=ratio,
-                     median_ratio=median))
+                     median_ratio=median, limit=max(limits.get(key, [0]))))
 print(f"{threads} threads, {args.rounds} rounds in alternation; rates are tokens/s, best of all rounds; ratio > 1: SmartKV is ahead")
-print("| weights | what | depth | sequences | llama.cpp | SmartKV | ratio of bests | median ratio |")
-print("|---|---|---|---|---|---|---|---|")
+print("limit: the rate that the machine's bandwidth and arithmetic, measured by `smartkv bench --limits`, allow")
+print("| weights | what | depth | sequences | llama.cpp | SmartKV | ratio of bests | median ratio | limit |")
+print("|---|---|---|---|---|---|---|---|---|")
 for r in rows:
     digits = 3 if r["what"].endswith(" s") else 1
     print(f"| {r['weights']} | {r['what']} | {r['depth']:,} | {r['sequences']} | {r['llama_cpp']:,.{digits}f} | "
-          f"{r['smartkv']:,.{digits}f} | {r['ratio']:.2f} | {r['median_ratio']:.2f} |")
+          f"{r['smartkv']:,.{digits}f} | {r['ratio']:.2f} | {r['median_ratio']:.2f} | "
+          + (f"{r['limit']:,.{digits}f} |" if r["limit"] else "|"))
 if args.json:
     with open(args.json, "w") as file:
         json.dump(rows, file, indent=1)

@@ -1,13 +1,14 @@
 # Sourced after setup.sh by the scripts that measure llama.cpp or OpenVINO beside SmartKV. These scripts run in the root
 # of the repository.
 
-# read_comparison ARGUMENT...: sets SHAPE from --shape, LABELS from --weights (if given), and REST to the other
-# arguments.
+# read_comparison ARGUMENT...: sets SHAPE from --shape, MODELS from --models, LABELS from --weights (if given), and REST
+# to the other arguments.
 read_comparison() {
-  SHAPE= LABELS=${LABELS:-} REST=()
+  SHAPE= MODELS= LABELS=${LABELS:-} REST=()
   while [ $# -gt 0 ]; do
     case $1 in
       --shape) SHAPE=${2:?--shape: expected 1b, 3b or 8b} && shift ;;
+      --models) MODELS=${2:?--models: expected files or shapes} && shift ;;
       --weights) LABELS=${2:?--weights: expected formats} && shift ;;
       *) REST+=("$1") ;;
     esac
@@ -42,15 +43,36 @@ find_bf16_model() {
   quantize_gguf "$MODEL" "$BF16" BF16
 }
 
+# Makes .venv/bin/python import gguf and numpy.
+find_gguf() {
+  make_venv
+  .venv/bin/python -c 'import gguf, numpy' 2>/dev/null || .venv/bin/python -m pip install -q gguf numpy >&2 ||
+    fail "'pip install gguf numpy' failed"
+}
+
+# Sets MODEL to $1 if that is a file, else to a model of the shape $1 (SHAPE or SHAPE:LAYERS of make_random_gguf.py),
+# which it makes unless it exists.
+find_model() {
+  MODEL=$1
+  [ ! -f "$1" ] || return 0
+  local folder=${SMARTKV_SIZES:-$LLAMA_CACHE} layers=
+  [[ $1 != *:* ]] || layers=${1#*:}
+  MODEL=$folder/random-${1/:/-}.Q4_K_M.gguf
+  [ ! -f "$MODEL" ] || return 0
+  mkdir -p "$folder"
+  find_gguf
+  step "Making a model of shape $1"
+  .venv/bin/python scripts/make_random_gguf.py "${1%%:*}" "$MODEL.part" ${layers:+--layers "$layers"} &&
+    mv "$MODEL.part" "$MODEL"
+}
+
 # Sets MODEL to the folder of a LLaMA of shape $1 with random weights, and BF16 to a GGUF file with the same weights.
 # Makes them if they do not exist.
 find_sized_model() {
   local folder=${SMARTKV_SIZES:-$LLAMA_CACHE}
   MODEL=$folder/random-$1 BF16=$folder/random-$1.BF16.gguf
   mkdir -p "$folder"
-  make_venv
-  .venv/bin/python -c 'import gguf, numpy' 2>/dev/null || .venv/bin/python -m pip install -q gguf numpy >&2 ||
-    fail "'pip install gguf numpy' failed"
+  find_gguf
   if [ ! -f "$MODEL/model.safetensors" ]; then
     step "Making a LLaMA of shape $1"
     rm -rf "$MODEL.part" && .venv/bin/python scripts/make_model.py "$1" "$MODEL.part" && mv "$MODEL.part" "$MODEL"

@@ -112,4 +112,5 @@ def main():
     write_weights(arguments.out / "model.safetensors", config, np.random.default_rng(1))
 
 
-main()
+if __name__ == "__main__":
+    main()

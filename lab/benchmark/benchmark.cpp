@@ -217,8 +217,10 @@ BenchmarkReport run_benchmark(const BenchmarkOptions& options, const std::functi
       const double head = 2.0 * static_cast<double>(c.hidden_size * c.vocab_size) *
                           (row.kind == "decode" ? static_cast<double>(row.tokens) : 1.0);
       const double operations = static_cast<double>(row.tokens) * (per_token + attention) + head;
-      const double floor =
-          std::max(bytes / (report.limits.read_gb_per_s * 1e9), operations / (report.limits.bf16_gflops * 1e9));
+      const bool floats = report.dtype == "bf16" || report.dtype == "f32" || report.dtype == "f16";
+      const double rate =
+          floats ? report.limits.bf16_gflops : std::max(report.limits.bf16_gflops, report.limits.int8_gops);
+      const double floor = std::max(bytes / (report.limits.read_gb_per_s * 1e9), operations / (rate * 1e9));
       row.limit = static_cast<double>(row.tokens) / floor;
     }
     report.rows.push_back(row);
@@ -242,7 +244,8 @@ nlohmann::ordered_json BenchmarkReport::to_json() const {
   if (limits.read_gb_per_s > 0) {
     json["limits"] = {{"read_gb_per_s", limits.read_gb_per_s},
                       {"read_rows_gb_per_s", limits.read_rows_gb_per_s},
-                      {"bf16_gflops", limits.bf16_gflops}};
+                      {"bf16_gflops", limits.bf16_gflops},
+                      {"int8_gops", limits.int8_gops}};
   }
   json["rows"] = nlohmann::ordered_json::array();
   for (const BenchmarkRow& row : rows) {
@@ -265,8 +268,10 @@ std::string BenchmarkReport::to_table() const {
                 backend.c_str(), ranks.c_str(), dtype.c_str(), threads, cpu_level.c_str(),
                 static_cast<double>(weight_bytes) / 1e6, load_s, static_cast<double>(resident_bytes) / 1e6);
   if (limits.read_gb_per_s > 0) {
-    table += formatted("limits: read %.1f GB/s, a quarter of all 256-byte rows %.1f GB/s, bf16 products %.0f GFLOP/s\n",
-                       limits.read_gb_per_s, limits.read_rows_gb_per_s, limits.bf16_gflops);
+    table += formatted(
+        "limits: read %.1f GB/s, a quarter of all 256-byte rows %.1f GB/s, products %.0f GFLOP/s in bf16, "
+        "%.0f Gop/s in int8\n",
+        limits.read_gb_per_s, limits.read_rows_gb_per_s, limits.bf16_gflops, limits.int8_gops);
   }
   table += formatted("%-8s %7s %6s %8s %12s %12s %10s%s\n", "", "depth", "batch", "tokens", "best tok/s", "median",
                      "KV MB", limits.read_gb_per_s > 0 ? "  limit tok/s  reached" : "");

@@ -39,6 +39,7 @@ struct MachineLimits {
   double read_gb_per_s = 0;       // all threads read 512 MiB in order
   double read_rows_gb_per_s = 0;  // all threads read a random quarter of its 256-byte rows
   double bf16_gflops = 0;         // all threads multiply 512 rows by a [3072, 576] matrix in bf16
+  double int8_gops = 0;           // the same with a matrix in int8
 };
 
 struct BenchmarkReport {

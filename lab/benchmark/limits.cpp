@@ -95,9 +95,10 @@ double row_bandwidth(ThreadPool& pool) {
   return static_cast<double>(per_task * kTasks * kRowWords * 8) / seconds / 1e9;
 }
 
-double bf16_rate(ThreadPool& pool) {
+// Returns the rate of products with weights of a type, in 1e9 operations/s.
+double product_rate(ThreadPool& pool, kernels::WeightType type) {
   constexpr int64_t kRows = 512, kOut = 3072, kIn = 576;
-  const kernels::PackedMatrix matrix = kernels::make_packed(kernels::WeightType::kBf16, kOut, kIn);
+  const kernels::PackedMatrix matrix = kernels::make_packed(type, kOut, kIn);
   AlignedBuffer x(kRows * kIn * 2), y(kRows * kOut * 4);
   kernels::LinearScratch scratch;
   const double seconds = best_seconds(20, [&] {
@@ -109,6 +110,9 @@ double bf16_rate(ThreadPool& pool) {
 
 }  // namespace
 
-MachineLimits measure_limits(ThreadPool& pool) { return {read_bandwidth(pool), row_bandwidth(pool), bf16_rate(pool)}; }
+MachineLimits measure_limits(ThreadPool& pool) {
+  return {read_bandwidth(pool), row_bandwidth(pool), product_rate(pool, kernels::WeightType::kBf16),
+          product_rate(pool, kernels::WeightType::kInt8)};
+}
 
 }  // namespace smartkv
