@@ -75,7 +75,7 @@ void DenseLayer::append_view(int64_t n, std::vector<kernels::KvSegment>* segment
 
 void save_page(const PagePool& pool, const DensePage& page, StateWriter* out) {
   const auto bytes = static_cast<size_t>(pool.page_bytes());
-  pool.backend()->download(page.data(), bytes, out->room(bytes));
+  pool.backend()->download(page.data(), bytes, out->page(bytes));
 }
 
 PageRef load_page(PagePool& pool, StateReader* in) {

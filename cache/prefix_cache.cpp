@@ -188,6 +188,7 @@ PrefixCache::Covered PrefixCache::covers(const std::string& key, std::span<const
   const auto best = Candidates(places, INT64_MAX).next();
   if (!best) return {};
   use(best->node);
+  if (best->node->state == nullptr) files_->prefetch(best->node->file);
   return {best->n, best->node->state};
 }
 

@@ -73,7 +73,8 @@ class PrefixCache {
   // and insert() call it as well.
   void collect_files();
 
-  // Looks up a prompt without loading anything. Marks the state as recently used.
+  // Looks up a prompt without loading anything. Marks the state as recently used. If it is in a file, the system begins
+  // to read it, so that loading it overlaps with what runs until find().
   Covered covers(const std::string& key, std::span<const int32_t> prompt);
   // Returns the group of a prompt. Prompts that could use the same states are in one group. The version of a group
   // changes whenever one of its states in memory is added, replaced or evicted, but not when a file is lost.

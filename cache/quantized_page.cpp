@@ -95,12 +95,12 @@ double QuantizedPage::bits_v() const {
 }
 
 void QuantizedPage::save(StateWriter* out) const {
-  if (table_ != nullptr) return data_.backend().download(data_.data(), data_.size(), out->room(data_.size()));
+  if (table_ != nullptr) return data_.backend().download(data_.data(), data_.size(), out->page(data_.size()));
   for (const kernels::CodeRuns* runs : {&layout_.k, &layout_.v}) {
     for (const uint8_t quads : runs->quads) out->value(quads);
     out->value(runs->dropped);
   }
-  data_.backend().download(data_.data(), data_.size(), out->room(data_.size()));
+  data_.backend().download(data_.data(), data_.size(), out->page(data_.size()));
 }
 
 void QuantizedPage::read(const CacheShape& shape, int64_t head, int64_t n_heads, float* k, float* v) const {

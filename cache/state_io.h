@@ -6,16 +6,29 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "cache/sequence_cache.h"
 
 namespace smartkv {
 
+// Takes the pages of a state, so that pages which are stored already need not be stored again.
+class PageSink {
+ public:
+  virtual ~PageSink() = default;
+  // `written` ends with a page, which begins at `page`. Returns whether the writer keeps it there.
+  virtual bool keeps(std::string_view written, size_t page) = 0;
+};
+
 // Appends values to a buffer in memory.
 class StateWriter {
  public:
+  // sink: must outlive this object; null keeps every page.
+  explicit StateWriter(PageSink* sink = nullptr) : sink_(sink) {}
+
   template <typename T>
   void value(const T& value) {
     static_assert(std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>);
@@ -32,14 +45,24 @@ class StateWriter {
   void fields(const T&... fields) {
     (field(fields), ...);
   }
-  void bytes(const void* from, size_t n) { data_.append(static_cast<const char*>(from), n); }
-  // Appends n bytes, which the caller must fill before the next call, and returns where they begin.
-  char* room(size_t n) {
+  void bytes(const void* from, size_t n) {
+    end_page();
+    data_.append(static_cast<const char*>(from), n);
+  }
+  // Appends a page of n bytes, which the caller must fill before the next call, and returns where it begins. A page is
+  // worth its own place in a file: other states probably hold the same bytes.
+  char* page(size_t n) {
+    end_page();
     data_.resize(data_.size() + n);
+    page_ = n;
     return data_.data() + data_.size() - n;
   }
 
-  const std::string& data() const { return data_; }
+  // Returns what was written, without the pages that the sink did not keep.
+  const std::string& data() {
+    end_page();
+    return data_;
+  }
 
  private:
   template <typename T>
@@ -50,8 +73,15 @@ class StateWriter {
   void field(const std::vector<T>& field) {
     values(field);
   }
+  void end_page() {
+    const size_t begin = data_.size() - std::exchange(page_, 0);
+    if (begin == data_.size() || sink_ == nullptr) return;
+    if (!sink_->keeps(data_, begin)) data_.resize(begin);
+  }
 
+  PageSink* sink_;
   std::string data_;
+  size_t page_ = 0;  // bytes of the page at the end of data_ that the sink has not seen yet
 };
 
 // Reads what a StateWriter wrote. Every read throws CacheError if the bytes end early.

@@ -48,16 +48,19 @@ class PrefixFilesTest : public testing::Test {
   // Returns the state of a prompt of `prompt` tokens after its first n.
   std::unique_ptr<SequenceCache> state(const KvCachePolicy& policy, int64_t n, int64_t prompt) {
     std::unique_ptr<SequenceCache> cache = policy.new_sequence(prompt);
-    while (cache->tokens() < n) {
-      const int64_t at = cache->tokens(), end = std::min(n, cache->next_boundary());
-      driver_.pass(cache.get(), std::min<int64_t>(96, end - at));
-      if (cache->tokens() == cache->next_boundary()) cache->commit(cache->tokens());
-    }
+    grow(cache.get(), n);
     return cache;
   }
-  static Tokens tokens(int64_t n) {
+  void grow(SequenceCache* cache, int64_t n) {
+    while (cache->tokens() < n) {
+      const int64_t at = cache->tokens(), end = std::min(n, cache->next_boundary());
+      driver_.pass(cache, std::min<int64_t>(96, end - at), salt_);
+      if (cache->tokens() == cache->next_boundary()) cache->commit(cache->tokens());
+    }
+  }
+  Tokens tokens(int64_t n) const {
     Tokens tokens(static_cast<size_t>(n));
-    std::iota(tokens.begin(), tokens.end(), 0);
+    std::iota(tokens.begin(), tokens.end(), static_cast<int32_t>(salt_) * 1'000'000);
     return tokens;
   }
   fs::path only_file() {
@@ -93,6 +96,7 @@ class PrefixFilesTest : public testing::Test {
   ThreadPool threads_{2};
   PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
   CacheDriver driver_{shape_, 2, &threads_};
+  uint32_t salt_ = 0;  // other states for other salts
 };
 
 TEST_F(PrefixFilesTest, AStateOutlivesTheServer) {
@@ -144,7 +148,7 @@ TEST_F(PrefixFilesTest, EverythingElseIsSkippedWithOneLine) {
   expect_skipped(std::string(4096, 'x'), "not a SmartKV state file");
   std::string other = good;
   other[8] = 9;
-  expect_skipped(other, "expected version 2, found 9");
+  expect_skipped(other, "expected version 3, found 9");
   other = good;
   other[40] ^= 1;
   expect_skipped(other, "header's checksum");
@@ -250,6 +254,7 @@ TEST_F(PrefixFilesTest, TheLeastRecentlyUsedFilesGoFirst) {
   PrefixCache prefixes(0, &files);  // keeps no state in memory
   PrefixCache both(int64_t{1} << 30, &files);
   for (const char* key : {"key 1", "key 2"}) {
+    ++salt_;
     both.insert(key, tokens(100), state(*full, 100, 100), 1);
     files.wait();
   }
@@ -257,12 +262,14 @@ TEST_F(PrefixFilesTest, TheLeastRecentlyUsedFilesGoFirst) {
   int64_t n = 0;
   for (const auto& entry : fs::directory_iterator(directory_)) n += entry.is_regular_file() ? 1 : 0;
   EXPECT_EQ(n, 2);
+  salt_ = 0;
   EXPECT_EQ(prefixes.find("key 0", *full, tokens(150)), nullptr);
 }
 
 TEST_F(PrefixFilesTest, TheLimitHoldsForStatesOfAllModels) {
   const auto full = make_policy(context_, "full");
   const auto write = [&](const std::string& identity, const std::string& key, int64_t max_bytes) {
+    ++salt_;
     PrefixFiles files(options(identity, max_bytes));
     files.write({key, tokens(100), 64, 1}, std::shared_ptr<SequenceCache>(state(*full, 100, 100)));
     files.wait();
@@ -303,6 +310,130 @@ TEST_F(PrefixFilesTest, AStartDeletesOnlyAbandonedPartsOfItsOwn) {
   EXPECT_TRUE(fs::exists(foreign));
   EXPECT_FALSE(fs::exists(abandoned));
   EXPECT_TRUE(fs::exists(written));
+}
+
+class TurnFilesTest : public PrefixFilesTest {
+ protected:
+  // Stores the states of a conversation after each of these numbers of tokens. Returns the last one's bytes in a file
+  // of its own.
+  int64_t talk(const std::string& policy, const std::vector<int64_t>& turns) {
+    const auto made = make_policy(context_, policy);
+    PrefixFiles files(options());
+    PrefixCache prefixes(int64_t{1} << 30, &files);
+    const std::unique_ptr<SequenceCache> cache = made->new_sequence(turns.back() + 64);
+    for (const int64_t n : turns) {
+      grow(cache.get(), n);
+      prefixes.insert("key", tokens(n), cache->fork(), 1);
+      files.wait();
+    }
+    StateWriter whole;
+    EXPECT_TRUE(cache->save(&whole));
+    return static_cast<int64_t>(whole.data().size());
+  }
+  int64_t directory_bytes() {
+    int64_t bytes = 0;
+    for (const auto& entry : fs::directory_iterator(directory_)) bytes += static_cast<int64_t>(entry.file_size());
+    return bytes;
+  }
+  std::vector<fs::path> by_size() {
+    std::vector<fs::path> paths;
+    for (const auto& entry : fs::directory_iterator(directory_)) paths.push_back(entry.path());
+    std::sort(paths.begin(), paths.end(),
+              [](const auto& a, const auto& b) { return fs::file_size(a) > fs::file_size(b); });
+    return paths;
+  }
+  // Returns the bytes of the state that a restarted server finds.
+  std::string reloaded(const std::string& policy, int64_t n) {
+    const auto made = make_policy(context_, policy);
+    PrefixFiles files(options());
+    PrefixCache prefixes(int64_t{1} << 30, &files);
+    const auto cache = prefixes.find("key", *made, tokens(n + 64));
+    StateWriter out;
+    if (cache == nullptr || cache->tokens() != n || !cache->save(&out)) return "";
+    return out.data();
+  }
+  std::string computed(const std::string& policy, int64_t n) {
+    const auto cache = state(*make_policy(context_, policy), n, n + 64);
+    if (cache->committed() < n) cache->commit(n);
+    StateWriter out;
+    cache->resume(n + 64)->save(&out);
+    return out.data();
+  }
+};
+
+TEST_F(TurnFilesTest, ATurnWritesOnlyItsNewPages) {
+  const int64_t whole = talk("full", {1024, 1536, 2048, 2560});
+  EXPECT_LT(static_cast<double>(directory_bytes()), 1.05 * static_cast<double>(whole));
+  EXPECT_EQ(by_size().size(), 4u);
+  EXPECT_TRUE(reloaded("full", 2560) == computed("full", 2560));
+}
+
+TEST_F(TurnFilesTest, PackedPagesAreStoredOnce) {
+  const int64_t whole = talk("k4v4", {1024, 1536, 2048, 2560});
+  const int64_t tails = 4 * 4 * context_.pool->page_bytes() * shape_.n_layers;  // dense windows of four turns
+  EXPECT_LT(directory_bytes(), whole + tails);
+  EXPECT_TRUE(reloaded("k4v4", 2560) == computed("k4v4", 2560));
+}
+
+TEST_F(TurnFilesTest, ALongConversationNeedsFewFiles) {
+  std::vector<int64_t> turns;
+  for (int64_t n = 64; n <= 64 * 80; n += 64) turns.push_back(n);
+  const int64_t whole = talk("full", turns);
+  EXPECT_LT(directory_bytes(), 3 * whole);
+  EXPECT_TRUE(reloaded("full", turns.back()) == computed("full", turns.back()));
+}
+
+TEST_F(TurnFilesTest, DamageEndsEveryStateThatNeedsIt) {
+  talk("full", {1024, 1536});
+  const fs::path first = by_size().front();
+  const std::string good = contents(first);
+  std::string bad = good;
+  bad[bad.size() / 2] ^= 1;
+  set_contents(first, bad);
+  EXPECT_EQ(reloaded("full", 1536), "");
+  EXPECT_FALSE(fs::exists(first));  // later states must not refer to it
+  talk("full", {1024, 1536});
+  EXPECT_TRUE(reloaded("full", 1536) == computed("full", 1536));
+}
+
+TEST_F(TurnFilesTest, AStateWhoseFilesAreGoneIsSkipped) {
+  talk("full", {1024, 1536});
+  const fs::path first = by_size().front();
+  fs::remove(first);
+  EXPECT_EQ(reloaded("full", 1536), "");
+  ASSERT_EQ(log_.size(), 1u);
+  EXPECT_NE(log_[0].find("which is gone"), std::string::npos) << log_[0];
+}
+
+TEST_F(TurnFilesTest, AFileThatAnotherServerDeletedIsNotNeeded) {
+  const auto full = make_policy(context_, "full");
+  {
+    PrefixFiles files(options());
+    PrefixCache prefixes(int64_t{1} << 30, &files);
+    prefixes.insert("key", tokens(1024), state(*full, 1024, 1600), 1);
+    files.wait();
+    fs::remove(only_file());
+    prefixes.insert("key", tokens(1536), state(*full, 1536, 1600), 1);
+    files.wait();
+  }
+  EXPECT_TRUE(reloaded("full", 1536) == computed("full", 1536));
+}
+
+TEST_F(TurnFilesTest, AUsedStateKeepsTheFilesThatItNeeds) {
+  talk("full", {1024, 1536});
+  const int64_t both = directory_bytes();
+  const auto full = make_policy(context_, "full");
+  PrefixFiles files(options("this model", 2 * both));
+  PrefixCache prefixes(0, &files);
+  const PrefixFiles::Name used = state_name("this model", {"key", tokens(1536), 0, 0});
+  for (const char* key : {"key 2", "key 3", "key 4"}) {
+    ++salt_;
+    ASSERT_TRUE(files.read(used));  // before each of the others
+    files.write({key, tokens(1024), 64, 1}, std::shared_ptr<SequenceCache>(state(*full, 1024, 1600)));
+    files.wait();
+  }
+  EXPECT_TRUE(files.read(used));
+  EXPECT_LE(files.bytes(), 2 * both);
 }
 
 // A cache that waits in save() until `allowed` is ready.

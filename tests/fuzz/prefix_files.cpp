@@ -5,11 +5,10 @@
 
 #include <cstring>
 
-#include <xxhash.h>
-
 #include <nlohmann/json.hpp>
 
 #include "cache/policy.h"
+#include "cache/state_file.h"
 #include "cache/state_io.h"
 #include "kernels/thread_pool.h"
 #include "tests/cache/cache_driver.h"
@@ -32,6 +31,12 @@ class Files {
     }
   }
 
+  // A file of a whole state, divided into what stands in front of the data, and the data.
+  struct Good {
+    std::string name, data;
+    StateHeader header;
+  };
+
   void try_one(const uint8_t* data, size_t size) {
     if (size == 0) return;
     const size_t policy = data[0] % (policies_.size() + 1);
@@ -39,7 +44,7 @@ class Files {
         policy == 0 ? std::string(text_of(data + 1, size - 1)) : changed(good_[policy - 1], data + 1, size - 1);
     fs::remove_all(directory_);
     fs::create_directories(directory_);
-    write_file(directory_ / name_, file);
+    write_file(directory_ / good_[policy == 0 ? 0 : policy - 1].name, file);
     PrefixFiles files({.directory = directory_, .max_bytes = 1 << 30, .identity = "this model"});
     for (const auto& [name, record] : files.take_found()) {
       if (const auto state = files.read(name)) use(*policies_[policy == 0 ? 0 : policy - 1], *state);
@@ -47,33 +52,50 @@ class Files {
   }
 
  private:
-  std::string good_file(const KvCachePolicy& policy) {
+  Good good_file(const KvCachePolicy& policy) {
     fs::remove_all(directory_);
     const std::shared_ptr<SequenceCache> cache = policy.new_sequence(kPrompt);
     driver_.run(cache.get(), kTokens, 64);
     PrefixFiles files({.directory = directory_, .max_bytes = 1 << 30, .identity = "this model"});
-    name_ = files.write({.key = "key", .tokens = std::vector<int32_t>(kTokens), .committed = 0, .own_bytes = 1}, cache)
-                .value();
+    files.write({.key = "key", .tokens = std::vector<int32_t>(kTokens), .committed = 0, .own_bytes = 1}, cache);
     files.wait();
     files.collect();
-    std::ifstream in(directory_ / name_, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
+    const fs::path path = fs::directory_iterator(directory_)->path();
+    int64_t bytes = 0;
+    const Descriptor fd = open_state_file(path, &bytes);
+    Good good = {path.filename().string(), "", read_header(fd.get(), bytes)};
+    good.data.resize(static_cast<size_t>(good.header.data_bytes));
+    read_all_at(fd.get(), good.data.data(), good.header.data_bytes, good.header.data_begin);
+    return good;
   }
 
-  static std::string changed(std::string file, const uint8_t* data, size_t size) {
-    constexpr size_t kFixed = 16;  // magic, version, bytes of the header
-    uint32_t header = 0;
-    std::memcpy(&header, file.data() + 12, sizeof(header));
-    const size_t state = kFixed + header + 8, end = file.size() - 8;
+  // Changes bytes of the data, and of the header if the place is in its last quarter of places.
+  static std::string changed(Good good, const uint8_t* data, size_t size) {
+    std::vector<std::pair<size_t, char>> of_header;
     for (; size >= 3; data += 3, size -= 3) {
-      const size_t at = kFixed + (data[0] | data[1] << 8) % (end - kFixed);
-      if (at < kFixed + header || at >= state) file[at] = static_cast<char>(data[2]);
+      const size_t at = data[0] | data[1] << 8;
+      if (at >= 0xC000) {
+        of_header.emplace_back(at - 0xC000, static_cast<char>(data[2]));
+      } else {
+        good.data[at % good.data.size()] = static_cast<char>(data[2]);
+      }
     }
-    const uint64_t head_sum = XXH3_64bits(file.data(), kFixed + header);
-    const uint64_t state_sum = XXH3_64bits(file.data() + state, end - state);
-    std::memcpy(file.data() + kFixed + header, &head_sum, sizeof(head_sum));
-    std::memcpy(file.data() + end, &state_sum, sizeof(state_sum));
-    return file;
+    std::string state;
+    for (const StateRange& range : good.header.ranges) {
+      state.append(good.data, static_cast<size_t>(range.offset), static_cast<size_t>(range.bytes));
+    }
+    const auto tokens = static_cast<size_t>(good.header.token_bytes);
+    good.header.token_checksum = state_checksum(std::string_view(state).substr(0, tokens));
+    good.header.checksum = state_checksum(std::string_view(state).substr(tokens));
+    good.header.data_checksum = state_checksum(good.data);
+    uint64_t sum = 0;
+    std::string head = encode_header(good.header, &sum);
+    constexpr size_t kFixed = 16;  // magic, version, bytes of the header
+    const size_t end = head.size() - sizeof(sum);
+    for (const auto& [at, value] : of_header) head[kFixed + at % (end - kFixed)] = value;
+    sum = state_checksum(std::string_view(head).substr(0, end));
+    std::memcpy(head.data() + end, &sum, sizeof(sum));
+    return head + good.data;
   }
 
   void use(const KvCachePolicy& policy, const std::string& state) {
@@ -92,8 +114,7 @@ class Files {
   PolicyContext context_{shape_, PagePool::create(shape_), &threads_};
   CacheDriver driver_{shape_, 2, &threads_};
   std::vector<std::unique_ptr<KvCachePolicy>> policies_;
-  std::vector<std::string> good_;
-  std::string name_;
+  std::vector<Good> good_;
 };
 
 }  // namespace

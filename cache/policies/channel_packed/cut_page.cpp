@@ -30,7 +30,7 @@ CutPage::CutPage(const std::shared_ptr<PagePool>& pool, CutChannelsRef channels,
 }
 
 void CutPage::save(StateWriter* out) const {
-  data_.backend().download(data_.data(), data_.size(), out->room(data_.size()));
+  data_.backend().download(data_.data(), data_.size(), out->page(data_.size()));
 }
 
 kernels::KvSegment CutPage::segment() const {
