@@ -28,6 +28,7 @@ struct BenchArguments {
   std::string text, kv_cache;
   std::vector<std::string> methods, gates;
   BenchPart serving, longer;
+  std::pair<CLI::App*, std::function<int()>> agents;
   CLI::Option* depths = nullptr;  // the option --depths, whose default depends on the measurement
   bool measure_quality = false, measure_speculation = false, json = false;
 };
@@ -74,6 +75,7 @@ int run_speculation(BenchArguments& arguments) {
 }
 
 int bench(BenchArguments& arguments) {
+  if (arguments.agents.first->parsed()) return arguments.agents.second();
   ModelOptions& model = arguments.speed.model;
   if (!model.path.empty()) model.path = find_model(model.path);
   for (const std::string& gate : arguments.gates) add_file("--gate", gate, &model.gates);
@@ -104,6 +106,7 @@ rates: the median and the minimum of the repetitions. The exit code is 1 if a me
   a  64 of 200 + 1,000 tokens           b  64 of 2,000 + 200       c  64 questions of 50 + 200 about 4 texts of 2,000
   d  16 of 100 words + 64 tokens        e  24 of 200 + 600         f  24 of 1,700 + 48
   g  a request of 50 + 1 tokens behind a prompt of 8,000: time to first token, compared with the same request alone
+`smartkv bench agents` measures many conversations that take turns; see its --help.
 Examples:
   smartkv bench --model model.gguf
   smartkv bench --model model.gguf --weights int4 --depths 0,4096,8000 --batches 1,16 --limits
@@ -207,6 +210,7 @@ std::function<int()> setup_bench(CLI::App& app) {
       ->excludes(arguments->serving.asked)
       ->excludes(arguments->longer.asked);
   app.add_flag("--json", arguments->json, "Print JSON");
+  arguments->agents = setup_agents_bench(app);
   app.footer(kBenchExamples);
   return [arguments] { return bench(*arguments); };
 }

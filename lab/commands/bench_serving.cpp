@@ -18,7 +18,6 @@ namespace smartkv {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using NameAndValue = std::pair<std::string, std::string>;
 
 constexpr const char* kDefaultText = "assets/evaluation/prose.txt";  // path in the repository
 
@@ -29,22 +28,6 @@ struct BenchServingArguments {
   bool asked = false, no_retry = false, print_cases = false;
 };
 
-// Parses "name=value", an option of serve. It is checked here, so that a wrong one does not fail after hours. Throws
-// ConfigError.
-NameAndValue read_serve_option(const std::string& flag, const std::string& text) {
-  const size_t equals = text.find('=');
-  if (equals == text.npos) throw ConfigError(flag + ": expected name=value, found \"" + text + "\"");
-  std::string name = text.substr(0, equals);
-  std::replace(name.begin(), name.end(), '-', '_');
-  const auto& table = option_table();
-  const auto found = std::ranges::find(table, name, &Option::name);
-  if (found == table.end()) throw ConfigError(flag + ": serve has no option \"" + name + "\"");
-  ServerOptions checked;
-  const std::string value = text.substr(equals + 1);
-  set_option_text(*found, value, flag, &checked);
-  return {name, value};
-}
-
 std::vector<ServingCase> cases_of(const BenchServingArguments& arguments) {
   std::vector<ServingCase> cases;
   try {
@@ -53,14 +36,7 @@ std::vector<ServingCase> cases_of(const BenchServingArguments& arguments) {
     throw ConfigError(std::string("--cases: ") + error.what());
   }
   std::optional<int64_t> bytes;
-  if (!arguments.kv_cache_bytes.empty()) {
-    try {
-      bytes = parse_bytes(arguments.kv_cache_bytes);
-    } catch (const std::invalid_argument&) {
-      throw ConfigError("--kv-cache-bytes: expected a size such as \"96MB\", found \"" + arguments.kv_cache_bytes +
-                        "\"");
-    }
-  }
+  if (!arguments.kv_cache_bytes.empty()) bytes = read_size("--kv-cache-bytes", arguments.kv_cache_bytes);
   for (ServingCase& one : cases) {
     if (arguments.requests) one.requests = *arguments.requests;
     if (bytes && !one.fairness()) one.kv_cache_bytes = *bytes;
@@ -152,6 +128,29 @@ int run(const BenchServingArguments& arguments, const SharedBenchArguments& shar
 }
 
 }  // namespace
+
+// The option is checked here, so that a wrong one does not fail after hours.
+std::pair<std::string, std::string> read_serve_option(const std::string& flag, const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == text.npos) throw ConfigError(flag + ": expected name=value, found \"" + text + "\"");
+  std::string name = text.substr(0, equals);
+  std::replace(name.begin(), name.end(), '-', '_');
+  const auto& table = option_table();
+  const auto found = std::ranges::find(table, name, &Option::name);
+  if (found == table.end()) throw ConfigError(flag + ": serve has no option \"" + name + "\"");
+  ServerOptions checked;
+  const std::string value = text.substr(equals + 1);
+  set_option_text(*found, value, flag, &checked);
+  return {name, value};
+}
+
+int64_t read_size(const std::string& flag, const std::string& text) {
+  try {
+    return parse_bytes(text);
+  } catch (const std::invalid_argument&) {
+    throw ConfigError(flag + ": expected a size such as \"96MB\", found \"" + text + "\"");
+  }
+}
 
 BenchPart setup_serving_bench(CLI::App& app) {
   auto arguments = std::make_shared<BenchServingArguments>();

@@ -14,20 +14,6 @@ std::string markdown_cell(std::string_view text) {
   return out;
 }
 
-std::string markdown_table(const EvaluationReport& report) {
-  std::string header = "|", rule = "|", lines;
-  for (const ReportColumn& column : report.columns) {
-    header += " " + markdown_cell(column.title) + " |";
-    rule += column.format == nullptr ? "---|" : "--:|";
-  }
-  for (const nlohmann::ordered_json& row : report.rows) {
-    lines += "|";
-    for (const ReportColumn& column : report.columns) lines += " " + markdown_cell(cell_text(column, row)) + " |";
-    lines += "\n";
-  }
-  return header + "\n" + rule + "\n" + lines;
-}
-
 }  // namespace
 
 std::string cell_text(const ReportColumn& column, const nlohmann::ordered_json& row) {
@@ -69,6 +55,20 @@ std::string EvaluationReport::to_table() const {
   return table;
 }
 
+std::string EvaluationReport::to_markdown_table() const {
+  std::string header = "|", rule = "|", lines;
+  for (const ReportColumn& column : columns) {
+    header += " " + markdown_cell(column.title) + " |";
+    rule += column.format == nullptr ? "---|" : "--:|";
+  }
+  for (const nlohmann::ordered_json& row : rows) {
+    lines += "|";
+    for (const ReportColumn& column : columns) lines += " " + markdown_cell(cell_text(column, row)) + " |";
+    lines += "\n";
+  }
+  return header + "\n" + rule + "\n" + lines;
+}
+
 std::string EvaluationReport::to_json_lines() const {
   std::string lines;
   for (const nlohmann::ordered_json& row : rows) {
@@ -93,7 +93,7 @@ std::string ReportPage::to_markdown() const {
     text += "\n## " + section.title + "\n\n";
     if (!section.conditions.empty()) text += listed(section.conditions) + "\n\n";
     for (const std::string& note : section.notes) text += note + "\n\n";
-    if (!section.rows.empty()) text += markdown_table(section);
+    if (!section.rows.empty()) text += section.to_markdown_table();
   }
   return text;
 }

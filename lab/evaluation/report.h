@@ -26,6 +26,7 @@ struct EvaluationReport {
   bool lower_is_better = true;
 
   std::string to_table() const;
+  std::string to_markdown_table() const;
   std::string to_json_lines() const;  // one line per row, each including the conditions
   std::string to_html() const;        // a self-contained page, with styles and the chart (SVG) inside
 };

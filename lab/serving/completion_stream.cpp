@@ -20,6 +20,18 @@ std::string message_of(const nlohmann::json& error) {
              : error.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+// Returns a text that a server may leave out or set to null.
+std::string text_in(const nlohmann::json& object, const char* key) {
+  const auto text = object.find(key);
+  return text == object.end() || text->is_null() ? std::string() : text->get<std::string>();
+}
+
+// Returns the number `key` of the object `part`, or 0 if there is no such object.
+int64_t number_in(const nlohmann::json& usage, const char* part, const char* key) {
+  const auto object = usage.find(part);
+  return object == usage.end() || !object->is_object() ? 0 : object->value(key, int64_t{0});
+}
+
 }  // namespace
 
 void SseParser::feed(std::string_view bytes) {
@@ -70,40 +82,44 @@ void CompletionReader::add(std::string_view data, double now_s) {
   }
   try {
     const auto choices = chunk.find("choices");
-    if (choices != chunk.end() && !choices->empty()) {
-      const nlohmann::json& choice = choices->at(0);
-      const auto finish = choice.find("finish_reason");
-      const bool finished = finish != choice.end() && finish->is_string();
-      if (finished) finish_reason_ = finish->get<std::string>();
-      if (finished || !choice.at("text").get_ref<const std::string&>().empty()) {
-        if (!std::exchange(started_, true)) outcome_.first_token_s = now_s;
-        outcome_.last_token_s = now_s;
-      }
-    }
+    if (choices != chunk.end() && !choices->empty()) take_choice(choices->at(0), now_s);
     const auto usage = chunk.find("usage");
-    if (usage != chunk.end() && usage->is_object()) {
-      has_usage_ = true;
-      outcome_.prompt_tokens = usage->at("prompt_tokens").get<int64_t>();
-      outcome_.output_tokens = usage->at("completion_tokens").get<int64_t>();
-      const auto details = usage->find("prompt_tokens_details");
-      if (details != usage->end() && details->is_object()) {
-        outcome_.cached_tokens = details->value("cached_tokens", int64_t{0});
-      }
-    }
+    if (usage != chunk.end() && usage->is_object()) take_usage(*usage);
   } catch (const nlohmann::json::exception& error) {
     outcome_.failure = "an event is not a completion: " + std::string(error.what());
   }
 }
 
-RequestOutcome CompletionReader::finish(int64_t prompt_tokens, int64_t output_tokens) const {
+void CompletionReader::take_choice(const nlohmann::json& choice, double now_s) {
+  const auto finish = choice.find("finish_reason");
+  const bool finished = finish != choice.end() && finish->is_string();
+  if (finished) finish_reason_ = finish->get<std::string>();
+  const bool chat = choice.contains("delta");
+  const nlohmann::json& part = chat ? choice.at("delta") : choice;
+  const std::string text = chat ? text_in(part, "content") : part.at("text").get<std::string>();
+  outcome_.text += text;
+  if (!finished && text.empty() && text_in(part, "reasoning_content").empty()) return;
+  if (!std::exchange(started_, true)) outcome_.first_token_s = now_s;
+  outcome_.last_token_s = now_s;
+}
+
+void CompletionReader::take_usage(const nlohmann::json& usage) {
+  has_usage_ = true;
+  outcome_.prompt_tokens = usage.at("prompt_tokens").get<int64_t>();
+  outcome_.output_tokens = usage.at("completion_tokens").get<int64_t>();
+  outcome_.cached_tokens = number_in(usage, "prompt_tokens_details", "cached_tokens");
+  outcome_.kv_bytes = number_in(usage, "kv_cache", "bytes");
+}
+
+RequestOutcome CompletionReader::finish(std::optional<int64_t> prompt_tokens, int64_t output_tokens) const {
   RequestOutcome outcome = outcome_;
   if (!outcome.completed()) return outcome;
   if (!done_) {
     outcome.failure = "the stream ended without [DONE]";
   } else if (!has_usage_) {
     outcome.failure = "the stream has no usage";
-  } else if (outcome.prompt_tokens != prompt_tokens) {
-    outcome.failure = expected("usage.prompt_tokens", prompt_tokens, outcome.prompt_tokens);
+  } else if (prompt_tokens && outcome.prompt_tokens != *prompt_tokens) {
+    outcome.failure = expected("usage.prompt_tokens", *prompt_tokens, outcome.prompt_tokens);
   } else if (outcome.output_tokens != output_tokens) {
     outcome.failure = expected("usage.completion_tokens", output_tokens, outcome.output_tokens);
   } else if (finish_reason_ != "length") {

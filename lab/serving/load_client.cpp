@@ -52,18 +52,18 @@ LoadClient::LoadClient(const std::string& url, const LoadOptions& options) : add
   }
 }
 
-std::string LoadClient::body_of(const ServingRequest& request) const {
-  return nlohmann::json{{"model", model_},
-                        {"prompt", request.prompt},
-                        {"max_tokens", request.output_tokens},
-                        {"temperature", 0},
-                        {"ignore_eos", true},
-                        {"stream", true},
-                        {"stream_options", {{"include_usage", true}}}}
-      .dump();
+StreamedRequest LoadClient::completion(const ServingRequest& request) const {
+  const nlohmann::json body = {{"model", model_},
+                               {"prompt", request.prompt},
+                               {"max_tokens", request.output_tokens},
+                               {"temperature", 0},
+                               {"ignore_eos", true},
+                               {"stream", true},
+                               {"stream_options", {{"include_usage", true}}}};
+  return {"/v1/completions", body.dump(), static_cast<int64_t>(request.prompt.size()), request.output_tokens};
 }
 
-RequestOutcome LoadClient::ask(const std::string& body, const ServingRequest& request, Clock::time_point start) const {
+RequestOutcome LoadClient::ask(const StreamedRequest& request, Clock::time_point start) const {
   httplib::Client client(address_);
   client.set_read_timeout(options_.timeout);
   client.set_tcp_nodelay(true);
@@ -74,9 +74,9 @@ RequestOutcome LoadClient::ask(const std::string& body, const ServingRequest& re
     std::string refusal;
     httplib::Request http;
     http.method = "POST";
-    http.path = "/v1/completions";
+    http.path = request.path;
     http.headers = {{"Content-Type", "application/json"}};
-    http.body = body;
+    http.body = request.body;
     http.response_handler = [&](const httplib::Response& response) {
       status = response.status;
       return true;
@@ -101,7 +101,7 @@ RequestOutcome LoadClient::ask(const std::string& body, const ServingRequest& re
       }
       outcome.failure = std::to_string(response->status) + ": " + error_message(refusal);
     } else {
-      outcome = reader.finish(static_cast<int64_t>(request.prompt.size()), request.output_tokens);
+      outcome = reader.finish(request.prompt_tokens, request.output_tokens);
     }
     outcome.retries = retries;
     return outcome;
@@ -110,8 +110,8 @@ RequestOutcome LoadClient::ask(const std::string& body, const ServingRequest& re
 
 std::vector<RequestOutcome> LoadClient::send_all(std::span<const ServingRequest> requests) const {
   std::vector<RequestOutcome> outcomes(requests.size());
-  std::vector<std::string> bodies;
-  for (const ServingRequest& request : requests) bodies.push_back(body_of(request));
+  std::vector<StreamedRequest> streamed;
+  for (const ServingRequest& request : requests) streamed.push_back(completion(request));
   Clock::time_point start;
   std::latch ready(static_cast<ptrdiff_t>(requests.size())), go(1);
   std::vector<std::jthread> threads;
@@ -119,7 +119,7 @@ std::vector<RequestOutcome> LoadClient::send_all(std::span<const ServingRequest>
     threads.emplace_back([&, i] {
       ready.count_down();
       go.wait();
-      outcomes[i] = ask(bodies[i], requests[i], start);
+      outcomes[i] = ask(streamed[i], start);
     });
   }
   ready.wait();

@@ -19,9 +19,18 @@ struct LoadOptions {
   std::chrono::seconds timeout{3600};  // a request fails if no byte arrives for so long
 };
 
+// A request for a streamed answer, and what a complete answer has.
+struct StreamedRequest {
+  std::string path, body;                // "/v1/completions" and JSON
+  std::optional<int64_t> prompt_tokens;  // nullopt if any number is right
+  int64_t output_tokens = 0;
+};
+
 // A client of one server at "http://HOST:PORT". Thread-safe.
 class LoadClient {
  public:
+  using Clock = std::chrono::steady_clock;
+
   // Asks the server for the name of its model. Throws std::runtime_error if the server does not answer, and
   // std::invalid_argument for an address of another form.
   LoadClient(const std::string& url, const LoadOptions& options);
@@ -32,13 +41,15 @@ class LoadClient {
   std::vector<RequestOutcome> send_all(std::span<const ServingRequest> requests) const;
   RequestOutcome send(const ServingRequest& request) const { return send_all({&request, 1}).front(); }
 
+  // Sends one request on a connection of its own and returns its outcome. Its times are seconds since `start`.
+  RequestOutcome ask(const StreamedRequest& request, Clock::time_point start) const;
+  const std::string& model() const { return model_; }  // the server's name for it
+
   // Returns the text of /metrics, or nullopt if the server has none.
   std::optional<std::string> metrics() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
-  RequestOutcome ask(const std::string& body, const ServingRequest& request, Clock::time_point start) const;
-  std::string body_of(const ServingRequest& request) const;
+  StreamedRequest completion(const ServingRequest& request) const;
 
   std::string address_, model_;
   LoadOptions options_;

@@ -1,16 +1,20 @@
 #include "lab/serving/server_process.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
@@ -22,7 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kStopTimeout = std::chrono::seconds(10);
+constexpr auto kStopTimeout = std::chrono::seconds(60);  // it may have queued files to write
 constexpr auto kStopInterval = std::chrono::milliseconds(5);
 constexpr int kCannotRun = 127;  // the exit code that shells use for it
 
@@ -38,9 +42,46 @@ std::string address_in(std::string_view line) {
   return std::string(line);
 }
 
+// Returns "wchar" of /proc/PID/io. Bytes that are sent to sockets do not count.
+std::optional<int64_t> written_by(pid_t pid) {
+  std::ifstream counters("/proc/" + std::to_string(pid) + "/io");
+  int64_t bytes = 0;
+  for (std::string name; counters >> name >> bytes;) {
+    if (name == "wchar:") return bytes;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 ServerProcess::ServerProcess(const std::vector<std::string>& command, std::chrono::seconds timeout) {
+  std::array<int, 2> pipe{};
+  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw std::runtime_error(system_message("pipe"));
+  stdout_ = pipe[0];
+  try {
+    spawn(command, pipe[1], STDERR_FILENO);
+    ::close(std::exchange(pipe[1], -1));  // so that reading ends with the server
+    await_address(timeout);
+  } catch (...) {
+    if (pipe[1] >= 0) ::close(pipe[1]);
+    stop();
+    throw;
+  }
+}
+
+ServerProcess::ServerProcess(const std::vector<std::string>& command, std::string url) : url_(std::move(url)) {
+  const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (nowhere < 0) throw std::runtime_error(system_message("/dev/null"));
+  try {
+    spawn(command, nowhere, nowhere);
+  } catch (...) {
+    ::close(nowhere);
+    throw;
+  }
+  ::close(nowhere);
+}
+
+void ServerProcess::spawn(const std::vector<std::string>& command, int out, int error) {
   std::vector<char*> arguments, environment;
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -48,26 +89,16 @@ ServerProcess::ServerProcess(const std::vector<std::string>& command, std::chron
   }
   arguments.push_back(nullptr);
   environment.push_back(nullptr);
-  std::array<int, 2> pipe{};
-  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw std::runtime_error(system_message("pipe"));
   const pid_t parent = ::getpid();
   pid_ = ::fork();
   if (pid_ == 0) {                       // the child: only calls that are safe between fork and exec
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // the server must not outlive this process
-    if (::getppid() == parent && ::dup2(pipe[1], STDOUT_FILENO) >= 0) {
+    if (::getppid() == parent && ::dup2(out, STDOUT_FILENO) >= 0 && ::dup2(error, STDERR_FILENO) >= 0) {
       ::execve(arguments[0], arguments.data(), environment.data());
     }
     ::_exit(kCannotRun);
   }
-  ::close(pipe[1]);
-  stdout_ = pipe[0];
-  try {
-    if (pid_ < 0) throw std::runtime_error(system_message("fork"));
-    await_address(timeout);
-  } catch (...) {
-    stop();
-    throw;
-  }
+  if (pid_ < 0) throw std::runtime_error(system_message("fork"));
 }
 
 ServerProcess::~ServerProcess() { stop(); }
@@ -96,16 +127,46 @@ void ServerProcess::await_address(std::chrono::seconds timeout) {
   }
 }
 
+bool ServerProcess::running() const {
+  siginfo_t ended{};
+  return pid_ > 0 && ::waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         ended.si_pid == 0;
+}
+
 void ServerProcess::stop() {
   if (stdout_ >= 0) ::close(std::exchange(stdout_, -1));
   if (pid_ <= 0) return;
   ::kill(pid_, SIGTERM);
   const auto deadline = Clock::now() + kStopTimeout;
-  while (::waitpid(pid_, nullptr, WNOHANG) == 0) {
+  while (running()) {
     if (Clock::now() > deadline) ::kill(pid_, SIGKILL);
     std::this_thread::sleep_for(kStopInterval);
   }
+  written_ = written_by(pid_);  // the counters vanish when the process is waited for
+  ::waitpid(pid_, nullptr, 0);
   pid_ = -1;
+}
+
+std::optional<int64_t> ServerProcess::written_bytes() const { return pid_ > 0 ? written_by(pid_) : written_; }
+
+void add_option(std::string name, const std::string& value, std::vector<std::string>* command) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  command->push_back("--" + name);
+  command->push_back(value);
+}
+
+int free_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  const bool bound = socket >= 0 && ::bind(socket, any, size) == 0 && ::getsockname(socket, any, &size) == 0;
+  const std::string problem = bound ? "" : system_message("a free port");
+  if (socket >= 0) ::close(socket);
+  if (!bound) throw std::runtime_error(problem);
+  return ntohs(address.sin_port);
 }
 
 std::string own_binary() { return std::filesystem::read_symlink("/proc/self/exe"); }

@@ -57,11 +57,7 @@ std::vector<Target> targets_of(const ServingBenchmarkOptions& options, std::vect
 std::vector<std::string> serve_command(const ServingBenchmarkOptions& options, const ServingCase& one,
                                        const Target& target) {
   std::vector<std::string> command = {options.binary, "serve"};
-  const auto add = [&](std::string name, const std::string& value) {
-    std::replace(name.begin(), name.end(), '_', '-');
-    command.push_back("--" + name);
-    command.push_back(value);
-  };
+  const auto add = [&](const std::string& name, const std::string& value) { add_option(name, value, &command); };
   const nlohmann::json policy = target.policy.for_context(one.context());
   add("model", options.model);
   add("port", "0");

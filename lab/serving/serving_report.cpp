@@ -3,6 +3,8 @@
 
 #include "lab/evaluation/markup.h"
 #include "lab/evaluation/report.h"
+#include "lab/serving/bar_chart.h"
+#include "lab/serving/scaled_columns.h"
 #include "lab/serving/serving_benchmark.h"
 
 namespace smartkv {
@@ -82,80 +84,58 @@ void add_ratio(Json* row, const std::string& key, const std::vector<double>& val
   (*row)[key + "_min"] = *std::min_element(values.begin(), values.end());
 }
 
-// A column of the table. Values are multiplied by `scale`, which converts the row's unit to the title's.
-struct Column {
-  ReportColumn shown;
-  double scale = 1;
-};
-
-const std::vector<Column>& columns() {
-  static const std::vector<Column> table = {{{"case", "case"}},
-                                            {{"what", "requests"}},
-                                            {{"server", "server"}},
-                                            {{"kv_cache_bytes", "KV MB", "%.0f"}, 1e-6},
-                                            {{"tokens_per_s", "tokens/s", "%.1f"}},
-                                            {{"tokens_per_s_min", "least", "%.1f"}},
-                                            {{"ratio", "ratio", "%.2f"}},
-                                            {{"ratio_min", "least", "%.2f"}},
-                                            {{"base_ratio", "base / variant", "%.2f"}},
-                                            {{"wall_s", "wall s", "%.1f"}},
-                                            {{"first_token_p50_ms", "first token ms p50", "%.0f"}},
-                                            {{"first_token_p99_ms", "p99", "%.0f"}},
-                                            {{"first_token_alone_ms", "alone", "%.0f"}},
-                                            {{"delay", "delay", "%.2f"}},
-                                            {{"per_token_p50_ms", "per token ms", "%.1f"}},
-                                            {{"cached", "cached", "%.0f%%"}, 100},
-                                            {{"kv_bytes_peak", "peak KV MB", "%.1f"}, 1e-6},
-                                            {{"preemptions", "preempted", "%.0f"}},
-                                            {{"retries", "retries", "%.0f"}},
-                                            {{"failed", "failed", "%.0f"}}};
+const std::vector<ScaledColumn>& serving_columns() {
+  static const std::vector<ScaledColumn> table = {{{"case", "case"}},
+                                                  {{"what", "requests"}},
+                                                  {{"server", "server"}},
+                                                  {{"kv_cache_bytes", "KV MB", "%.0f"}, 1e-6},
+                                                  {{"tokens_per_s", "tokens/s", "%.1f"}},
+                                                  {{"tokens_per_s_min", "least", "%.1f"}},
+                                                  {{"ratio", "ratio", "%.2f"}},
+                                                  {{"ratio_min", "least", "%.2f"}},
+                                                  {{"base_ratio", "base / variant", "%.2f"}},
+                                                  {{"wall_s", "wall s", "%.1f"}},
+                                                  {{"first_token_p50_ms", "first token ms p50", "%.0f"}},
+                                                  {{"first_token_p99_ms", "p99", "%.0f"}},
+                                                  {{"first_token_alone_ms", "alone", "%.0f"}},
+                                                  {{"delay", "delay", "%.2f"}},
+                                                  {{"per_token_p50_ms", "per token ms", "%.1f"}},
+                                                  {{"cached", "cached", "%.0f%%"}, 100},
+                                                  {{"kv_bytes_peak", "peak KV MB", "%.1f"}, 1e-6},
+                                                  {{"preemptions", "preempted", "%.0f"}},
+                                                  {{"retries", "retries", "%.0f"}},
+                                                  {{"failed", "failed", "%.0f"}}};
   return table;
 }
 
-// The picture has a panel for each case, with a bar for each server. Sizes are in pixels.
-constexpr double kBarsWidth = 860, kLabels = 300, kNumbers = 150, kBarsTop = 12, kTitle = 34, kBar = 18, kGap = 6,
-                 kPanelGap = 18;
-constexpr const char* kBarsStyle =
-    "text{font:13px system-ui,sans-serif;fill:#222}.title{font-weight:600}.bar{fill:#2a6fdb}.reference{fill:#8fb3ee}"
-    "@media(prefers-color-scheme:dark){text{fill:#ddd}}";
-
 const char* plotted_key(const Json& row) { return row.contains("delay") ? "delay" : "tokens_per_s"; }
 
-std::string bar(const Json& row, bool reference, double greatest, double y) {
-  const double value = row.value(plotted_key(row), 0.0);
-  const double length = greatest > 0 ? (kBarsWidth - kLabels - kNumbers) * value / greatest : 0;
-  const double middle = y + kBar / 2 + 4.5;
-  std::string svg = formatted("<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">", kLabels - 10, middle) +
-                    escaped_markup(row.at("server").get_ref<const std::string&>()) + "</text>";
-  svg += formatted("<rect class=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>",
-                   reference ? "reference" : "bar", kLabels, y, length, kBar);
-  svg += formatted("<text x=\"%.1f\" y=\"%.1f\">", kLabels + length + 8, middle);
+Bar bar_of(const Json& row, bool reference) {
+  Bar bar{.label = row.at("server").get<std::string>(),
+          .value = row.value(plotted_key(row), 0.0),
+          .text = {},
+          .reference = reference};
   if (row.contains("delay")) {
-    svg += formatted("%.1f ×", value);
+    bar.text = formatted("%.1f ×", bar.value);
   } else if (!row.contains("tokens_per_s")) {
-    svg += "failed";
+    bar.text = "failed";
   } else {
-    svg += formatted("%.0f", value);
-    if (!reference && row.contains("ratio")) svg += formatted(" (%.2f ×)", row.at("ratio").get<double>());
+    bar.text = formatted("%.0f", bar.value);
+    if (!reference && row.contains("ratio")) bar.text += formatted(" (%.2f ×)", row.at("ratio").get<double>());
   }
-  return svg + "</text>\n";
+  return bar;
 }
 
-// Appends the panel of a case at *y, and moves *y below it.
-void add_panel(std::span<const Json> rows, std::string* svg, double* y) {
-  double greatest = 0;
-  for (const Json& row : rows) greatest = std::max(greatest, row.value(plotted_key(row), 0.0));
+BarPanel panel_of(std::span<const Json> rows) {
   const bool fairness = std::any_of(rows.begin(), rows.end(), [](const Json& row) { return row.contains("delay"); });
-  std::string title = rows[0].at("case").get<std::string>() + ": " + rows[0].at("what").get<std::string>();
+  BarPanel panel;
+  panel.title = rows[0].at("case").get<std::string>() + ": " + rows[0].at("what").get<std::string>();
   if (const double bytes = rows[0].value("kv_cache_bytes", 0.0); bytes > 0) {
-    title += formatted(", %.0f MB of KV cache", bytes * 1e-6);
+    panel.title += formatted(", %.0f MB of KV cache", bytes * 1e-6);
   }
-  title += fairness ? ": time to first token, relative to the request alone" : ": tokens per second";
-  *svg += formatted("<text class=\"title\" x=\"%.1f\" y=\"%.1f\">", kBarsTop, *y + 18) + escaped_markup(title) +
-          "</text>\n";
-  *y += kTitle;
-  for (size_t i = 0; i < rows.size(); ++i, *y += kBar + kGap) *svg += bar(rows[i], i == 0, greatest, *y);
-  *y += kPanelGap;
+  panel.title += fairness ? ": time to first token, relative to the request alone" : ": tokens per second";
+  for (const Json& row : rows) panel.bars.push_back(bar_of(row, panel.bars.empty()));
+  return panel;
 }
 
 }  // namespace
@@ -181,20 +161,7 @@ ServingReport ServingReport::from_json(const Json& json) {
 }
 
 std::string ServingReport::to_table() const {
-  EvaluationReport table;
-  table.conditions = conditions;
-  table.rows = rows;
-  for (const Column& column : columns()) {
-    bool used = false;
-    for (Json& row : table.rows) {
-      const auto value = row.find(column.shown.key);
-      if (value == row.end()) continue;
-      used = true;
-      if (column.scale != 1) *value = column.scale * value->get<double>();
-    }
-    if (used) table.columns.push_back(column.shown);
-  }
-  std::string text = table.to_table();
+  std::string text = used_columns(conditions, rows, serving_columns()).to_table();
   for (const Json& row : rows) {
     if (!row.contains("failure")) continue;
     text += row.at("case").get<std::string>() + ", " + row.at("server").get<std::string>() +
@@ -204,17 +171,14 @@ std::string ServingReport::to_table() const {
 }
 
 std::string ServingReport::to_svg() const {
-  std::string panels;
-  double y = kBarsTop;
+  std::vector<BarPanel> panels;
   for (size_t first = 0; first < rows.size();) {
     size_t end = first + 1;
     while (end < rows.size() && rows[end].at("case") == rows[first].at("case")) ++end;
-    add_panel(std::span(rows).subspan(first, end - first), &panels, &y);
+    panels.push_back(panel_of(std::span(rows).subspan(first, end - first)));
     first = end;
   }
-  return formatted("<svg viewBox=\"0 0 %.0f %.0f\" xmlns=\"http://www.w3.org/2000/svg\" role=\"img\">\n", kBarsWidth,
-                   y) +
-         "<title>Goodput at fixed cache memory</title>\n<style>" + kBarsStyle + "</style>\n" + panels + "</svg>\n";
+  return bar_chart("Goodput at fixed cache memory", panels);
 }
 
 }  // namespace smartkv

@@ -55,6 +55,24 @@ TEST(CompletionReader, TakesUsageWhereverItStands) {
   EXPECT_EQ(reader.finish(5, 1).per_token_s(), 0);
 }
 
+TEST(CompletionReader, ReadsAChat) {
+  CompletionReader reader;
+  reader.add(R"({"choices": [{"delta": {"role": "assistant", "content": null}, "finish_reason": null}]})", 0.5);
+  reader.add(R"({"choices": [{"delta": {"reasoning_content": "hm"}, "finish_reason": null}]})", 1);
+  reader.add(R"({"choices": [{"delta": {"content": "He"}, "finish_reason": null}]})", 2);
+  reader.add(R"({"choices": [{"delta": {"content": "llo"}, "finish_reason": null}]})", 2.5);
+  reader.add(R"({"choices": [{"delta": {}, "finish_reason": "length"}]})", 3);
+  reader.add(R"({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 3, "kv_cache": {"bytes": 77}}})", 3);
+  reader.add("[DONE]", 3);
+  const RequestOutcome outcome = reader.finish(std::nullopt, 3);
+  EXPECT_TRUE(outcome.completed()) << outcome.failure;
+  EXPECT_EQ(outcome.text, "Hello");
+  EXPECT_EQ(outcome.first_token_s, 1);
+  EXPECT_EQ(outcome.last_token_s, 3);
+  EXPECT_EQ(outcome.prompt_tokens, 5);
+  EXPECT_EQ(outcome.kv_bytes, 77);
+}
+
 std::string failure_of(const std::vector<std::string>& events, int64_t prompt_tokens = 5, int64_t output_tokens = 3) {
   CompletionReader reader;
   for (const std::string& event : events) reader.add(event, 1);

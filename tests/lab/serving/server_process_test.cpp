@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <memory>
 #include <stdexcept>
+#include <thread>
 
 namespace smartkv {
 namespace {
@@ -38,6 +41,35 @@ TEST(ServerProcess, KeepsOurApiKeyToItself) {
       shell("echo \"key=$SMARTKV_API_KEY at http://127.0.0.1:1$SMARTKV_API_KEY/v1\"; exec sleep 1000"));
   ::unsetenv("SMARTKV_API_KEY");
   EXPECT_EQ(server.url(), "http://127.0.0.1:1");
+}
+
+TEST(ServerProcess, CountsTheBytesThatTheServerWrites) {
+  const std::string file = ::testing::TempDir() + "/server_process_written";
+  ::unlink(file.c_str());
+  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  ServerProcess server(
+      shell("trap '' TERM; echo Listening at http://127.0.0.1:1/v1; read line <'" + file + "'; echo four >/dev/null"));
+  const std::optional<int64_t> before = server.written_bytes();
+  ASSERT_TRUE(before.has_value());
+  EXPECT_TRUE(server.running());
+  std::ofstream(file) << "go\n";
+  server.stop();
+  EXPECT_FALSE(server.running());
+  EXPECT_EQ(server.written_bytes(), *before + 5);
+}
+
+TEST(ServerProcess, MayBeAProgramThatPrintsNoAddress) {
+  const ServerProcess server(shell("exec sleep 1000"), "http://127.0.0.1:7");
+  EXPECT_EQ(server.url(), "http://127.0.0.1:7");
+  EXPECT_TRUE(server.running());
+  const ServerProcess gone({"/no/such/program"}, "");
+  while (gone.running()) std::this_thread::yield();
+}
+
+TEST(FreePort, IsOneThatAnyUserMayTake) {
+  const int port = free_port();
+  EXPECT_GT(port, 1023);
+  EXPECT_LE(port, 65535);
 }
 
 TEST(ServerProcess, KnowsItsOwnProgram) { EXPECT_TRUE(own_binary().ends_with("lab_test")); }
