@@ -14,18 +14,16 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kShownErrors = 20, kShownCharacters = 60;
-constexpr int64_t kMostTokens = int64_t{1} << 30;
-constexpr double kMostSeconds = 1e9;
 constexpr std::array<const char*, 3> kRoles = {"system", "user", "assistant"};
 constexpr std::array<const char*, 7> kTurnFields = {"session",  "time_s", "think_s",      "keep",
                                                     "messages", "tokens", "output_tokens"};
 constexpr std::array<const char*, 2> kMessageFields = {"role", "content"};
 
-[[noreturn]] void refuse(const std::string& field, const std::string& expected, const Json* found) {
+[[noreturn]] void refuse_field(const std::string& field, const std::string& expected, const Json* found) {
   throw std::invalid_argument(field + ": expected " + expected + ", found " + (found ? shown_value(*found) : "none"));
 }
 
-const Json* member(const Json& object, const char* key) {
+const Json* trace_member(const Json& object, const char* key) {
   const auto found = object.find(key);
   return found == object.end() ? nullptr : &*found;
 }
@@ -48,36 +46,37 @@ void check_fields(const Json& object, const std::string& where, const std::array
 }
 
 int64_t whole_number(const Json& object, const char* field, int64_t least) {
-  const Json* value = member(object, field);
-  const bool fits = value != nullptr && value->is_number_integer() && *value >= least && *value <= kMostTokens;
-  if (!fits) refuse(field, "an integer of at least " + std::to_string(least), value);
+  const Json* value = trace_member(object, field);
+  const bool fits = value != nullptr && value->is_number_integer() && *value >= least && *value <= kMostTraceTokens;
+  if (!fits)
+    refuse_field(field, "an integer from " + std::to_string(least) + " to " + std::to_string(kMostTraceTokens), value);
   return value->get<int64_t>();
 }
 
-std::optional<double> seconds(const Json& object, const char* field) {
-  const Json* value = member(object, field);
+std::optional<double> trace_seconds(const Json& object, const char* field) {
+  const Json* value = trace_member(object, field);
   if (value == nullptr) return std::nullopt;
   const double number = value->is_number() ? value->get<double>() : -1;
-  if (!(number >= 0 && number <= kMostSeconds)) refuse(field, "seconds of at least 0", value);
+  if (!(number >= 0 && number <= kMostTraceSeconds)) refuse_field(field, "seconds from 0 to 1e9", value);
   return number;
 }
 
-AgentMessage message_of(const Json& value, const std::string& where) {
-  if (!value.is_object()) refuse(where, "an object", &value);
+AgentMessage trace_message(const Json& value, const std::string& where) {
+  if (!value.is_object()) refuse_field(where, "an object", &value);
   check_fields(value, where + ".", kMessageFields);
-  const Json *role = member(value, "role"), *content = member(value, "content");
+  const Json *role = trace_member(value, "role"), *content = trace_member(value, "content");
   const auto is_role = [&](const char* one) { return role != nullptr && *role == one; };
-  if (std::ranges::none_of(kRoles, is_role)) refuse(where + ".role", "one of " + listed_names(kRoles), role);
-  if (content == nullptr || !content->is_string()) refuse(where + ".content", "a string", content);
+  if (std::ranges::none_of(kRoles, is_role)) refuse_field(where + ".role", "one of " + listed_names(kRoles), role);
+  if (content == nullptr || !content->is_string()) refuse_field(where + ".content", "a string", content);
   return {role->get<std::string>(), content->get<std::string>()};
 }
 
 // Parses a request. `conversation` is the number of messages that its session has so far.
-AgentTurn turn_of(const Json& object, int64_t conversation) {
+AgentTurn trace_turn(const Json& object, int64_t conversation) {
   AgentTurn turn;
   turn.session = object.at("session").get<std::string>();
-  turn.time_s = seconds(object, "time_s");
-  turn.think_s = seconds(object, "think_s");
+  turn.time_s = trace_seconds(object, "time_s");
+  turn.think_s = trace_seconds(object, "think_s");
   if (turn.time_s && turn.think_s) throw std::invalid_argument("think_s: expected none beside time_s");
   if (object.contains("keep")) {
     turn.keep = whole_number(object, "keep", 0);
@@ -87,16 +86,16 @@ AgentTurn turn_of(const Json& object, int64_t conversation) {
                                   std::to_string(*turn.keep));
     }
   }
-  const Json* messages = member(object, "messages");
+  const Json* messages = trace_member(object, "messages");
   if ((messages == nullptr) == !object.contains("tokens")) {
     throw std::invalid_argument("messages: expected either messages or tokens");
   }
   if (messages == nullptr) {
     turn.tokens = whole_number(object, "tokens", 1);
   } else {
-    if (!messages->is_array()) refuse("messages", "an array", messages);
+    if (!messages->is_array()) refuse_field("messages", "an array", messages);
     for (size_t i = 0; i < messages->size(); ++i) {
-      turn.messages.push_back(message_of((*messages)[i], "messages[" + std::to_string(i) + "]"));
+      turn.messages.push_back(trace_message((*messages)[i], "messages[" + std::to_string(i) + "]"));
     }
     if (messages->empty() && turn.keep.value_or(conversation) == 0) {
       throw std::invalid_argument("messages: expected at least one in a conversation without any");
@@ -106,7 +105,7 @@ AgentTurn turn_of(const Json& object, int64_t conversation) {
   return turn;
 }
 
-Json object_of(std::string_view line) {
+Json line_object(std::string_view line) {
   Json object;
   try {
     object = openai::parse_json(line);
@@ -134,7 +133,7 @@ void for_each_json_line(std::string_view text, const std::function<void(const Js
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
     try {
-      parse(object_of(line));
+      parse(line_object(line));
     } catch (const std::invalid_argument& error) {
       if (errors++ < kShownErrors) message += "line " + std::to_string(number) + ": " + error.what() + "\n";
     }
@@ -150,10 +149,10 @@ std::vector<AgentTurn> parse_agent_trace(std::string_view text) {
   std::map<std::string, int64_t> conversations;  // number of messages, replies included
   for_each_json_line(text, [&](const Json& object) {
     check_fields(object, "", kTurnFields);
-    const Json* session = member(object, "session");
-    if (session == nullptr || !session->is_string() || *session == "") refuse("session", "a name", session);
+    const Json* session = trace_member(object, "session");
+    if (session == nullptr || !session->is_string() || *session == "") refuse_field("session", "a name", session);
     int64_t& conversation = conversations[session->get<std::string>()];
-    AgentTurn turn = turn_of(object, conversation);
+    AgentTurn turn = trace_turn(object, conversation);
     conversation = turn.keep.value_or(conversation) + added_messages(turn, conversation) + 1;
     turns.push_back(std::move(turn));
   });

@@ -20,6 +20,10 @@ class TraceError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Limits of numbers in a trace.
+inline constexpr int64_t kMostTraceTokens = int64_t{1} << 30;
+inline constexpr double kMostTraceSeconds = 1e9;
+
 struct AgentMessage {
   std::string role, content;  // the role is "system", "user" or "assistant"
 

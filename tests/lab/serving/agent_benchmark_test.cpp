@@ -86,7 +86,7 @@ TEST(AgentBenchmark, AServerThatFailsHasARowAndTheOthersAreMeasured) {
   EXPECT_THROW(run_agent_benchmark(options), std::invalid_argument);
 }
 
-const AgentReport kReport = {
+const AgentReport kAgentReport = {
     {{"model", "m"}},
     {{{"server", "full"},
       {"policy", "full"},
@@ -102,8 +102,8 @@ const AgentReport kReport = {
      {{"server", "llama & server"}, {"kv_cache_bytes", 240e6}, {"cache_ram_bytes", 268e6}, {"failure", "it broke"}}}};
 
 TEST(AgentReport, ShowsWhatIsKnownAndWhatFailed) {
-  const AgentReport again = AgentReport::from_json(kReport.to_json());
-  EXPECT_EQ(again.rows, kReport.rows);
+  const AgentReport again = AgentReport::from_json(kAgentReport.to_json());
+  EXPECT_EQ(again.rows, kAgentReport.rows);
   const std::string table = again.to_table();
   EXPECT_THAT(table, HasSubstr("12.5"));
   EXPECT_THAT(table, HasSubstr("10% 0%"));
@@ -134,11 +134,30 @@ TEST(BenchAgents, RefusesWrongUsage) {
   refuses({"--model", m, "--serve-option", "no_such=1"}, "no option \"no_such\"");
   refuses({"--model", m, "--llama-cells", "1GB"}, "--llama-server");
   refuses({"--model", m, "--start-tokens", "100"}, "expected at least 232 tokens");
+  refuses({"--convert", m}, "--out");
+  refuses({"--convert", "/no/such/log", "--out", "/tmp/x"}, "--convert: /no/such/log: expected a file");
+  const std::string wrong = model.path() + "/wrong.jsonl";
+  std::ofstream(wrong) << "\n{\"session\": 3}\n";
+  refuses({"--model", m, "--trace", wrong.c_str()}, "wrong.jsonl:\nline 2: session: expected a name, found 3");
+  refuses({"--model", m, "--trace", wrong.c_str(), "--sessions", "3"}, "--sessions");
+}
+
+TEST(BenchAgents, ConvertsALog) {
+  const std::string log = ::testing::TempDir() + "/agents_log.jsonl",
+                    out = ::testing::TempDir() + "/agents_trace.jsonl";
+  std::ofstream(log) << R"({"request": {"messages": [{"role": "user", "content": "A"}]}, )"
+                     << R"("response": {"usage": {"completion_tokens": 3}}})";
+  const test::Ran ran = test::run({"bench", "agents", "--convert", log.c_str(), "--out", out.c_str()});
+  EXPECT_EQ(ran.code, kOk) << ran.error;
+  std::stringstream trace;
+  trace << std::ifstream(out).rdbuf();
+  EXPECT_EQ(trace.str(), R"({"session":"1","messages":[{"role":"user","content":"A"}],"output_tokens":3})"
+                         "\n");
 }
 
 TEST(BenchAgents, ShowsSavedReports) {
   const std::string file = ::testing::TempDir() + "/agents.json", plot = ::testing::TempDir() + "/agents.svg";
-  std::ofstream(file) << kReport.to_json();
+  std::ofstream(file) << kAgentReport.to_json();
   const test::Ran ran =
       test::run({"bench", "agents", "--saved", file.c_str(), file.c_str(), "--markdown", "--plot", plot.c_str()});
   EXPECT_EQ(ran.code, kOk) << ran.error;
