@@ -61,6 +61,7 @@ void complete(ServerOptions* options) {
     errors.add("max_buffered_bytes: expected at least 2 x max_body_bytes + 256 KiB = " + std::to_string(least) +
                ", found " + std::to_string(http.max_buffered_bytes));
   }
+  errors.collect([&] { openai::ChangingLines(options->dropped_lines, options->moved_lines); });
   errors.throw_if_any();
 }
 
@@ -190,7 +191,8 @@ openai::ServedModel served_model(const Engine& engine, const ServerOptions& opti
   return {.engine = engine,
           .names = std::move(names),
           .sampling = sampling_defaults(options),
-          .max_prompts = std::max<int64_t>(1, options.engine.max_queue)};
+          .max_prompts = std::max<int64_t>(1, options.engine.max_queue),
+          .changing_lines = {options.dropped_lines, options.moved_lines}};
 }
 
 }  // namespace smartkv

@@ -133,6 +133,14 @@ const std::vector<Option>& option_table() {
        .help = "Default sampling of requests: {\"temperature\": T, \"top_p\": P, ...}; null uses the recommendation in "
                "the model's files",
        .field = [](O& o) -> F { return &o.sampling; }},
+      {.name = "dropped_lines",
+       .help = "Lines of system messages that are left out of the prompt, because they change with every request (a "
+               "list): regular expressions that match at the beginning of a line (docs/use/agents.md)",
+       .field = [](O& o) -> F { return &o.dropped_lines; }},
+      {.name = "moved_lines",
+       .help = "Lines of system messages that are moved behind the conversation, because they change between requests "
+               "(a list): regular expressions that match at the beginning of a line",
+       .field = [](O& o) -> F { return &o.moved_lines; }},
       {.name = "log_level",
        .help = "Lowest level of messages to log",
        .field = [](O& o) -> F { return &o.log_level; },

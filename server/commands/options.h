@@ -26,6 +26,8 @@ struct ServerOptions {
   std::vector<std::string> served_model_name;  // empty for the model's own names
   std::string log_level = "info";
   std::string log_format = "text";
+  // Patterns of lines of system messages (server/openai/changing_lines.h).
+  std::vector<std::string> dropped_lines = {"x-anthropic-billing-header:"}, moved_lines;
   nlohmann::json sampling;  // defaults for requests; null for the recommendation in the model's files
 };
 

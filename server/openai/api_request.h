@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "server/openai/changing_lines.h"
 #include "server/openai/field_reader.h"
 #include "server/openai/tools.h"
 
@@ -15,6 +16,7 @@ struct ServedModel {
   std::vector<std::string> names;  // responses report the first name; the others are aliases
   Json sampling = Json::object();  // default values of sampling fields, by field name
   int64_t max_prompts = 256;       // limit for one request; more prompts than the queue holds could never be served
+  ChangingLines changing_lines = {};
 };
 
 // A checked request of either endpoint.
@@ -31,6 +33,7 @@ struct ApiRequest {
   bool include_drafts = false;
   std::string format_field;      // the field that the grammar of the generations comes from
   std::optional<ToolUse> tools;  // chat only: the tools whose calls are extracted from the answer
+  LineChanges line_changes;      // chat only: lines that were taken out of system messages
 };
 
 // Parse the JSON text of a request; read_chat() takes the parsed JSON. All three throw ApiError.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "server/openai/api_request.h"
 #include "server/openai/chat_messages.h"
 
 namespace smartkv::openai {
@@ -85,11 +84,13 @@ std::vector<TokenId> encode_chat(const Tokenizer& tokenizer, const std::string& 
   return tokens;
 }
 
-ChatPrompt read_chat_prompt(FieldReader& fields, const Engine& engine) {
+ChatPrompt read_chat_prompt(FieldReader& fields, const ServedModel& model) {
+  const Engine& engine = model.engine;
   const Json* messages = fields.array("messages");
   if (messages == nullptr) throw invalid_request("messages", "'messages' is required");
   Json checked = read_messages(*messages);
   ChatPrompt prompt;
+  prompt.line_changes = model.changing_lines.apply(&checked);
   prompt.tools = read_tool_use(fields);
   const bool about_tools = prompt.tools || std::any_of(checked.begin(), checked.end(), [](const Json& message) {
                              return message["role"] == "tool" || message.contains("tool_calls");

@@ -5,20 +5,20 @@
 #include <string>
 #include <vector>
 
-#include "server/openai/field_reader.h"
-#include "server/openai/tools.h"
+#include "server/openai/api_request.h"
 
 namespace smartkv::openai {
 
 struct ChatPrompt {
   std::string text;
   std::optional<ToolUse> tools;  // the tools that the answer may call
+  LineChanges line_changes;      // lines that were taken out of system messages
 };
 
 // Reads messages, tools, add_generation_prompt, continue_final_message and chat_template_kwargs. The answer continues
 // an assistant's message at the end, unless add_generation_prompt or continue_final_message says otherwise. Throws
 // ApiError.
-ChatPrompt read_chat_prompt(FieldReader& fields, const Engine& engine);
+ChatPrompt read_chat_prompt(FieldReader& fields, const ServedModel& model);
 
 // Returns the variables of a chat template. `tools` is null if there are none.
 Json template_context(const Engine& engine, const Json& messages, const Json& tools, bool add_generation_prompt);

@@ -64,11 +64,12 @@ ApiRequest read_chat(const Json& body, const ServedModel& model) {
   read_generation(fields, model, &generation);
   read_logprobs(fields, &generation);
   read_table_fields(fields, Body::kChat);
-  const ChatPrompt prompt = read_chat_prompt(fields, model.engine);
+  const ChatPrompt prompt = read_chat_prompt(fields, model);
   check_text_fits(prompt.text, "messages", model.engine);
   generation.prompt = encode_chat(model.engine.tokenizer(), prompt.text);
   generation.grammar = read_grammar(fields, prompt, &request.format_field);
   request.tools = prompt.tools;
+  request.line_changes = prompt.line_changes;
   generation.max_tokens =
       read_chat_max_tokens(fields, model.engine.context_length() - static_cast<int64_t>(generation.prompt.size()));
   fields.finish();

@@ -51,6 +51,12 @@ Json new_call(const ApiRequest& request, const std::string& name) {
   return {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", ""}}}};
 }
 
+Json usage_of(const ApiRequest& request, const RequestUsage& usage) {
+  Json json = usage_json(usage);
+  add_line_changes(request.line_changes, &json["prompt_tokens_details"]);
+  return json;
+}
+
 LegacyLogprobs legacy_logprobs(const ApiRequest& request, const Tokenizer& tokenizer) {
   return {tokenizer, generation(request).skip_special_tokens, 0};
 }
@@ -141,7 +147,7 @@ Json WholeResponse::json(const RequestUsage& usage) {
   Json response = head(request_, request_.chat ? "chat.completion" : "text_completion", created_);
   response["choices"] = Json::array();
   for (size_t i = 0; i < choices_.size(); ++i) response["choices"].push_back(choice_json(i));
-  response["usage"] = usage_json(usage);
+  response["usage"] = usage_of(request_, usage);
   response["timings"] = timings_json(usage);
   return response;
 }
@@ -178,7 +184,7 @@ std::vector<Json> StreamResponse::start() {
 
 std::vector<Json> StreamResponse::add(const GenerationEvent& event, const GenerationRun& run) {
   throw_if_failed(event);
-  if (request_.continuous_usage) usage_ = usage_json(run.usage());
+  if (request_.continuous_usage) usage_ = usage_of(request_, run.usage());
   return request_.chat ? add_chat(event) : add_completion(event, run);
 }
 
@@ -260,7 +266,7 @@ std::vector<Json> StreamResponse::add_completion(const GenerationEvent& event, c
 std::vector<Json> StreamResponse::finish(const RequestUsage& usage) {
   if (!request_.include_usage) return {};
   Json last = chunk(nullptr);
-  last["usage"] = usage_json(usage);
+  last["usage"] = usage_of(request_, usage);
   last["timings"] = timings_json(usage);
   return {std::move(last)};
 }

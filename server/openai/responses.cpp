@@ -132,6 +132,7 @@ std::vector<Json> ResponsesStream::finish(const RequestUsage& usage) {
   response_["status"] = cut ? "incomplete" : "completed";
   if (cut) response_["incomplete_details"] = {{"reason", "max_output_tokens"}};
   response_["usage"] = usage_members(usage);
+  add_line_changes(request_.chat.line_changes, &response_["usage"]["input_tokens_details"]);
   events.push_back(event(cut ? "response.incomplete" : "response.completed", {{"response", response_}}));
   return events;
 }

@@ -40,7 +40,7 @@ Json tokenize(std::string_view body, const ServedModel& model) {
     }
     tokens = tokenizer.encode(*prompt, {.add_special = add_special});
   } else if (fields.find("messages") != nullptr) {
-    tokens = encode_chat(tokenizer, read_chat_prompt(fields, model.engine).text);
+    tokens = encode_chat(tokenizer, read_chat_prompt(fields, model).text);
   } else {
     throw invalid_request("prompt", "'prompt' or 'messages' is required");
   }
