@@ -11,7 +11,8 @@ import traceback
 
 from servers import smartkv_server
 
-MODULES = {"openai": "client_libraries", "responses": "client_libraries", "pydantic_ai": "client_libraries",
+MODULES = {"openai": "client_libraries", "responses": "client_libraries", "anthropic": "client_libraries",
+           "pydantic_ai": "client_libraries",
            "instructor": "client_libraries", "langchain": "client_libraries", "litellm": "client_libraries",
            "lm_eval": "client_programs", "guidellm": "client_programs", "schemathesis": "client_programs"}
 # Options of the server for a check. A short context makes requests without a limit end soon.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs unmodified third-party clients against the server: openai, pydantic-ai, instructor, langchain-openai, litellm,
-# lm-eval, guidellm, and schemathesis, which tests what /openapi.json promises.
-#   scripts/check_clients.sh [--smartkv PROGRAM] [NAME...]    all, or only these: openai responses pydantic_ai instructor
-#                                                             langchain litellm lm_eval guidellm schemathesis
+# Runs unmodified third-party clients against the server: openai, anthropic, pydantic-ai, instructor, langchain-openai,
+# litellm, lm-eval, guidellm, and schemathesis, which tests what /openapi.json promises.
+#   scripts/check_clients.sh [--smartkv PROGRAM] [NAME...]    all, or only these: openai responses anthropic pydantic_ai
+#                                                             instructor langchain litellm lm_eval guidellm schemathesis
 # Each client is installed into an environment of its own. A client that cannot be installed is skipped with a message.
 # With --smartkv nothing is built or fetched. Exit code: 1 if a client failed, 77 if all were skipped.
 set -euo pipefail
@@ -10,13 +10,13 @@ cd "$(dirname "$0")/.."
 source scripts/setup.sh
 source scripts/clients_env.sh
 
-declare -A packages=([openai]="openai==3.54.0" [responses]="openai==3.54.0" [pydantic_ai]="pydantic-ai-slim[openai]==2.68.0"
+declare -A packages=([openai]="openai==3.54.0" [anthropic]="anthropic==2.14.0" [responses]="openai==3.54.0" [pydantic_ai]="pydantic-ai-slim[openai]==2.68.0"
                      [instructor]="instructor==1.17.0" [langchain]="langchain-openai==1.7.3" [litellm]="litellm[mcp]==1.106.2"
                      [lm_eval]="lm-eval[api]==0.4.13" [guidellm]="guidellm==0.8.1 torch==$TORCH_VERSION"
                      [schemathesis]="schemathesis==4.32.5")
 take_server "$@"
 set -- "${REST[@]}"
-[ $# -gt 0 ] || set -- openai responses pydantic_ai instructor langchain litellm lm_eval guidellm schemathesis
+[ $# -gt 0 ] || set -- openai responses anthropic pydantic_ai instructor langchain litellm lm_eval guidellm schemathesis
 status=$SKIPPED
 for name in "$@"; do
   [ -n "${packages[$name]:-}" ] || fail "client '$name': expected one of ${!packages[*]}"

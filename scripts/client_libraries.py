@@ -75,6 +75,73 @@ def check_responses(url):
     assert client.responses.create(**{**options, "input": turns}, tools=[tool], instructions="Be brief.").output
 
 
+def check_anthropic(url):
+    import anthropic
+    client = anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key="none", max_retries=0)
+    options = {"model": DEFAULT_MODEL, "messages": QUESTION, "max_tokens": 40, "extra_body": {"temperature": 0}}
+    whole = client.messages.create(**options)
+    assert whole.type == "message" and whole.role == "assistant" and whole.id.startswith("msg_")
+    assert whole._request_id == "req_" + whole.id[4:]
+    assert whole.content[0].text and whole.stop_reason in ("end_turn", "max_tokens")
+    assert whole.usage.output_tokens > 0 and whole.usage.model_extra["smartkv"]["kv_cache"]["policy"]
+    with client.messages.stream(**options) as stream:
+        assert "".join(stream.text_stream) == whole.content[0].text
+        final = stream.get_final_message()
+    assert final.content == whole.content and final.stop_reason == whole.stop_reason
+    assert final.usage.input_tokens + final.usage.cache_read_input_tokens == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+    cached = client.messages.create(**options, cache_control={"type": "ephemeral", "ttl": "1h"})
+    prompt = whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+    assert cached.usage.cache_read_input_tokens + cached.usage.cache_creation_input_tokens == prompt and cached.usage.input_tokens == 0
+    assert cached.usage.cache_creation.ephemeral_1h_input_tokens == cached.usage.cache_creation_input_tokens
+
+    system = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
+    counted = client.messages.count_tokens(model=DEFAULT_MODEL, messages=QUESTION, system=system).input_tokens
+    usage = client.messages.create(**options, system=system).usage
+    assert counted == usage.input_tokens + usage.cache_creation_input_tokens + usage.cache_read_input_tokens
+    headed = client.messages.create(**options, system="x-anthropic-billing-header: cc_version=2.1; cch=1f2;\nBe brief.").usage
+    assert headed.model_extra["smartkv"]["prompt_tokens_details"]["changing_lines"] == {"moved": 0, "dropped": 1}
+    assert counted == headed.input_tokens + headed.cache_read_input_tokens
+    begun = [*QUESTION, {"role": "assistant", "content": "In Paris it is"}]
+    assert client.messages.create(**{**options, "messages": begun}).content[0].text
+    first = whole.content[0].text.split()[1]
+    stopped = client.messages.create(**options, stop_sequences=[first])
+    assert stopped.stop_reason == "stop_sequence" and stopped.stop_sequence == first
+
+    tool = {"name": WEATHER["function"]["name"], "description": WEATHER["function"]["description"], "strict": True,
+            "input_schema": WEATHER["function"]["parameters"]}
+    called = client.messages.create(**options, tools=[tool], tool_choice={"type": "any", "disable_parallel_tool_use": True})
+    call = next(block for block in called.content if block.type == "tool_use")
+    assert called.stop_reason == "tool_use" and call.name == "get_weather" and call.input["days"] >= 1
+    with client.messages.stream(**options, tools=[tool], tool_choice={"type": "tool", "name": "get_weather"}) as stream:
+        streamed = next(block for block in stream.get_final_message().content if block.type == "tool_use")
+    assert streamed.input == call.input and streamed.id != call.id
+    history = [*QUESTION, {"role": "assistant", "content": called.content},
+               {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "Sunny."}]}]
+    assert client.messages.create(**{**options, "messages": history}, tools=[tool], tool_choice={"type": "none"}).content
+    assert client.messages.count_tokens(model=DEFAULT_MODEL, messages=history, tools=[tool]).input_tokens > counted
+    schema = client.messages.create(**{**options, "max_tokens": 100}, output_config={"format": {
+        "type": "json_schema", "schema": Person.model_json_schema()}}).content[0].text
+    Person.model_validate_json(schema)
+    assert [model.id for model in client.models.list()][0] == client.models.retrieve(DEFAULT_MODEL).id
+
+    try:
+        client.messages.create(**{**options, "model": "claude"})
+        raise AssertionError("an unknown model was taken")
+    except anthropic.NotFoundError as error:
+        assert error.type == "not_found_error" and error.request_id.startswith("req_")
+    for wrong in ({"top_k": -5}, {"no_such_field": 1}):
+        try:
+            client.messages.create(**{**options, "extra_body": wrong})
+            raise AssertionError("a wrong field was taken")
+        except anthropic.BadRequestError as error:
+            assert error.type == "invalid_request_error" and next(iter(wrong)) in error.message, error.message
+    try:
+        client.messages.create(**{**options, "messages": [{"role": "user", "content": "word " * 20000}]})
+        raise AssertionError("a prompt beyond the context was taken")
+    except anthropic.BadRequestError as error:
+        assert "prompt is too long" in error.message, error.message
+
+
 def check_pydantic_ai(url):
     from pydantic_ai import Agent
     from pydantic_ai.models.openai import OpenAIChatModel

@@ -188,11 +188,13 @@ std::unique_ptr<Engine> load_engine(const ServerOptions& options, Signals& signa
 openai::ServedModel served_model(const Engine& engine, const ServerOptions& options) {
   std::vector<std::string> names = options.served_model_name;
   if (names.empty()) names = model_names(options.engine.model.path, model_title(options.engine.model.path));
+  const std::string signing_key = names.front() + '\n' + options.http.api_key;
   return {.engine = engine,
           .names = std::move(names),
           .sampling = sampling_defaults(options),
           .max_prompts = std::max<int64_t>(1, options.engine.max_queue),
-          .changing_lines = {options.dropped_lines, options.moved_lines}};
+          .changing_lines = {options.dropped_lines, options.moved_lines},
+          .signing_key = signing_key};
 }
 
 }  // namespace smartkv

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "engine/log.h"
+#include "server/anthropic/error.h"
 #include "server/http/routes.h"
 #include "server/openai/response.h"
 #include "server/openai/responses.h"
@@ -52,7 +53,7 @@ bool read_all(Service& service, GenerationRun& run, const ResponseWriter& respon
   }
 }
 
-// Adds all events to `whole`, a WholeResponse or ResponsesStream. Throws ApiError.
+// Adds all events to `whole`, a WholeResponse, ResponsesStream or MessagesStream. Throws ApiError.
 template <typename Whole>
 void collect(Service& service, GenerationRun& run, const ResponseWriter& response, Whole& whole) {
   const auto add = [&](const GenerationEvent& event) {
@@ -63,11 +64,19 @@ void collect(Service& service, GenerationRun& run, const ResponseWriter& respons
   throw ApiError(kClientClosedRequest, "invalid_request_error", "The client has disconnected");
 }
 
-// Writes server-sent events. It writes a comment after a long silence, because proxies cut a silent connection.
+// What differs between the streams of the APIs.
+struct StreamStyle {
+  const char* ping = ": ping\n\n";  // written after a long silence
+  const char* end = "";             // written behind the last event
+  std::function<Json(const ApiError&)> error_event = [](const ApiError& error) { return error.body(); };
+};
+
+// Writes server-sent events. It writes a ping after a long silence, because proxies cut a silent connection.
 class EventWriter {
  public:
-  // Sends the head of the response. `ping` is the longest silence; 0 for no limit.
-  EventWriter(ResponseWriter& response, std::chrono::seconds ping) : response_(response), ping_(ping) {
+  // Sends the head of the response. `silence` is the longest silence; 0 for no limit.
+  EventWriter(ResponseWriter& response, std::chrono::seconds silence, const char* ping)
+      : response_(response), silence_(silence), ping_(ping) {
     response.content_type = "text/event-stream; charset=utf-8";
     response.add_header("Cache-Control", "no-cache");
     response.add_header("X-Accel-Buffering", "no");
@@ -83,11 +92,11 @@ class EventWriter {
     }
     return true;
   }
-  bool send_done() { return write("data: [DONE]\n\n"); }
+  bool send_text(const char* text) { return *text == '\0' || write(text); }
 
-  // Writes a comment if one is due. Called at least every 20 ms. Returns false if the client has disconnected.
+  // Writes a ping if one is due. Called at least every 20 ms. Returns false if the client has disconnected.
   bool wait() {
-    if (ping_.count() > 0 && Clock::now() - written_ >= ping_) return write(": ping\n\n");
+    if (silence_.count() > 0 && Clock::now() - written_ >= silence_) return write(ping_);
     return !response_.client_left();
   }
 
@@ -100,26 +109,27 @@ class EventWriter {
   }
 
   ResponseWriter& response_;
-  std::chrono::seconds ping_;
+  std::chrono::seconds silence_;
+  const char* ping_;
   Clock::time_point written_ = Clock::now();
 };
 
-// Streams the events of a generation. `events` is a StreamResponse or ResponsesStream. Sets the status that is counted:
-// 200 if the answer is complete, 499 if the client has disconnected, else the status of the error that ended it. Such
-// an error is the last event of the stream.
+// Streams the events of a generation. `events` is a StreamResponse, ResponsesStream or MessagesStream. Sets the status
+// that is counted: 200 if the answer is complete, 499 if the client has disconnected, else the status of the error that
+// ended it. Such an error is the last event of the stream.
 template <typename Events>
-void stream(Service& service, GenerationRun& run, ResponseWriter& response, Events& events, bool marks_end) {
-  EventWriter writer(response, service.sse_ping);
+void stream(Service& service, GenerationRun& run, ResponseWriter& response, Events& events, const StreamStyle& style) {
+  EventWriter writer(response, service.sse_ping, style.ping);
   const auto fail = [&](const ApiError& error) {
     response.status = error.status;
     log_error(response.id + ": " + error.what());
-    writer.send({error.body()});
+    writer.send({style.error_event(error)});
   };
   try {
     const auto add = [&](const GenerationEvent& event) { return writer.send(events.add(event, run)); };
     const bool sent = writer.send(events.start()) &&
                       read_all(service, run, response, add, [&] { return writer.wait(); }) &&
-                      writer.send(events.finish(run.usage())) && (!marks_end || writer.send_done());
+                      writer.send(events.finish(run.usage())) && writer.send_text(style.end);
     if (!sent) response.status = kClientClosedRequest;
   } catch (const ApiError& error) {
     fail(error);
@@ -135,7 +145,7 @@ void generate(Service& service, const ApiRequest& request, ResponseWriter& respo
   GenerationRun run = begin(service, request, response);
   if (request.stream) {
     openai::StreamResponse events(request, tokenizer);
-    return stream(service, run, response, events, true);
+    return stream(service, run, response, events, {.end = "data: [DONE]\n\n"});
   }
   openai::WholeResponse whole(request, tokenizer);
   collect(service, run, response, whole);
@@ -151,9 +161,31 @@ void respond(Service& service, const openai::ResponsesRequest& request, Response
     }
   }();
   openai::ResponsesStream events(request);
-  if (request.chat.stream) return stream(service, run, response, events, false);
+  if (request.chat.stream) return stream(service, run, response, events, {});
   collect(service, run, response, events);
   events.finish(run.usage());
+  send_json(response, events.json());
+}
+
+void send_message(Service& service, const anthropic::MessagesRequest& request, ResponseWriter& response) {
+  GenerationRun run = [&] {
+    try {
+      return begin(service, request.chat, response);
+    } catch (const ApiError& error) {
+      throw anthropic::overloaded(request.names.outer(error));
+    }
+  }();
+  const std::string id = anthropic::request_id(request.chat.id);
+  anthropic::MessagesStream events(request);
+  if (request.chat.stream) {
+    response.add_header("request-id", id);
+    return stream(service, run, response, events,
+                  {.ping = "event: ping\ndata: {\"type\": \"ping\"}\n\n",
+                   .error_event = [&](const ApiError& error) { return anthropic::error_json(error, id); }});
+  }
+  collect(service, run, response, events);
+  events.finish(run.usage());
+  response.add_header("request-id", id);
   send_json(response, events.json());
 }
 

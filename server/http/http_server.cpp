@@ -6,6 +6,7 @@
 
 #include "engine/log.h"
 #include "engine/text/tokenizer.h"
+#include "server/anthropic/error.h"
 #include "server/http/listening_socket.h"
 
 namespace smartkv::http {
@@ -75,11 +76,22 @@ void send_json(Response& response, const openai::Json& json) {
   response.content_type = "application/json";
 }
 
-void send_error(Response& response, const ApiError& error) {
+bool speaks_anthropic(const Request& request) {
+  std::string_view path = request.path;
+  if (path.starts_with("/v1/")) path.remove_prefix(3);
+  return path == "/messages" || path.starts_with("/messages/") || !request.field("anthropic-version").empty();
+}
+
+void send_error(const Request& request, Response& response, const ApiError& error) {
   response.status = error.status;
   if (error.retry_after_s > 0) response.add_header("Retry-After", std::to_string(error.retry_after_s));
   if (error.status == 401) response.add_header("WWW-Authenticate", "Bearer");
-  send_json(response, error.body());
+  if (!speaks_anthropic(request)) return send_json(response, error.body());
+  response.status = anthropic::status_of(error);
+  const std::string id = anthropic::request_id(response.id);
+  if (response.id.empty()) response.id = id;
+  response.add_header("request-id", id);
+  send_json(response, anthropic::error_json(error, id));
 }
 
 HttpServer::HttpServer(HttpOptions options, std::vector<Route> routes, RequestCounter* counter)
@@ -120,7 +132,7 @@ int HttpServer::start() {
           .answer_early = [this](Connection& connection, auto& response) { return answer_early(connection, response); },
           .refuse =
               [this](const Connection& connection, const ApiError& error, Response& response) {
-                send_error(response, error);
+                send_error(connection.reader.request(), response, error);
                 add_cors(response);
                 record(connection, "-", "-", response, 0);
               },
@@ -202,7 +214,7 @@ bool HttpServer::answer_early(Connection& connection, Response& response) const 
   try {
     if (!check_head(connection, response)) return false;
   } catch (const ApiError& error) {
-    send_error(response, error);
+    send_error(request, response, error);
   }
   add_cors(response);
   record(connection, request.method, request.path, response, 0);
@@ -258,15 +270,15 @@ void HttpServer::dispatch(const Request& request, ResponseWriter& response) cons
     route->handler(request, response);
   } catch (const ApiError& error) {
     if (error.status >= 500) log_error(request.method + ' ' + request.path + ": " + error.what());
-    send_error(response, error);
+    send_error(request, response, error);
   } catch (const TokenizerError& error) {  // a part of the text matches no pattern of the tokenizer
-    send_error(response, openai::invalid_request("", error.what()));
+    send_error(request, response, openai::invalid_request("", error.what()));
   } catch (const std::exception& error) {
     log_error(request.method + ' ' + request.path + ": " + error.what());
-    send_error(response, openai::internal_error(error));
+    send_error(request, response, openai::internal_error(error));
   } catch (...) {
     log_error(request.method + ' ' + request.path + ": unknown exception");
-    send_error(response, openai::server_error("Internal error"));
+    send_error(request, response, openai::server_error("Internal error"));
   }
 }
 

@@ -96,8 +96,12 @@ class HttpServer {
   std::unique_ptr<ConnectionFront> front_;
 };
 
-// Set the response's body to `json`, or its status, headers and body to those of `error`.
+// Set the response's body to `json`, or its status, headers and body to those of `error`. An error has the shape of the
+// API that the request is for.
 void send_json(Response& response, const openai::Json& json);
-void send_error(Response& response, const openai::ApiError& error);
+void send_error(const Request& request, Response& response, const openai::ApiError& error);
+
+// Returns whether a request is for Anthropic's API: by its path, or because it names a version of that API.
+bool speaks_anthropic(const Request& request);
 
 }  // namespace smartkv::http

@@ -26,6 +26,7 @@ const char* reason_of(int status) {
     case 500: return "Internal Server Error";
     case 501: return "Not Implemented";
     case 503: return "Service Unavailable";
+    case 529: return "Overloaded";
     default: return "Error";
   }
 }

@@ -1,6 +1,8 @@
 #include "server/http/routes.h"
 
 #include <algorithm>
+#include <array>
+#include <ctime>
 
 #include "server/http/playground.h"
 #include "server/openai/memory.h"
@@ -31,11 +33,27 @@ void alive(const Service& service, const Request&, Response& response) {
             {{"status", lost ? "lost" : "alive"}, {"model", service.model.names.front()}, {"version", kVersion}});
 }
 
+// Returns a Unix time as RFC 3339 writes it.
+std::string utc_time(int64_t seconds) {
+  const std::time_t time = seconds;
+  std::tm parts = {};
+  ::gmtime_r(&time, &parts);
+  std::array<char, 32> text = {};
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
+
 Json model_json(const Service& service, const std::string& name) {
   return {{"id", name},
           {"object", "model"},
           {"created", service.created},
           {"owned_by", "smartkv"},
+          // Members of Anthropic's API.
+          {"type", "model"},
+          {"display_name", name},
+          {"created_at", utc_time(service.created)},
+          {"lifecycle", "active"},
+          {"max_input_tokens", service.engine.context_length()},
+          {"max_tokens", service.engine.context_length()},
           {"root", service.engine.config().name},
           {"max_model_len", service.engine.context_length()},
           {"details", service.engine.describe()}};
@@ -44,7 +62,11 @@ Json model_json(const Service& service, const std::string& name) {
 void list_models(const Service& service, const Request&, Response& response) {
   Json data = Json::array();
   for (const std::string& name : service.model.names) data.push_back(model_json(service, name));
-  send_json(response, {{"object", "list"}, {"data", std::move(data)}});
+  send_json(response, {{"object", "list"},
+                       {"data", std::move(data)},
+                       {"has_more", false},
+                       {"first_id", service.model.names.front()},
+                       {"last_id", service.model.names.back()}});
 }
 
 void show_model(const Service& service, const Request& request, Response& response) {
@@ -120,6 +142,26 @@ void answer_responses(Service& service, const Request& request, ResponseWriter& 
   respond(service, openai::parse_responses(request.body, service.model), response);
 }
 
+// Throws ApiError unless the request is for the version of Anthropic's API that this server speaks, or names none.
+// anthropic-beta is ignored: it turns on what this server has in any case, or refuses by the fields that ask for it.
+void check_version(const Request& request) {
+  static constexpr std::string_view kVersionHeader = "anthropic-version", kSpoken = "2023-06-01";
+  const std::string version = request.field(kVersionHeader);
+  if (version.empty() || version == kSpoken) return;
+  throw openai::invalid_request(
+      "", "The header " + std::string(kVersionHeader) + ": expected " + std::string(kSpoken) + ", found " + version);
+}
+
+void answer_messages(Service& service, const Request& request, ResponseWriter& response) {
+  check_version(request);
+  send_message(service, anthropic::parse_messages(request.body, service.model), response);
+}
+
+void send_token_count(const Service& service, const Request& request, Response& response) {
+  check_version(request);
+  send_json(response, anthropic::count_tokens(request.body, service.model));
+}
+
 }  // namespace
 
 std::vector<Route> make_routes(Service& service) {
@@ -141,6 +183,8 @@ std::vector<Route> make_routes(Service& service) {
       {.method = "POST", .path = "/v1/completions", .handler = with(answer_completion)},
       {.method = "POST", .path = "/v1/chat/completions", .handler = with(answer_chat)},
       {.method = "POST", .path = "/v1/responses", .handler = with(answer_responses)},
+      {.method = "POST", .path = "/v1/messages", .handler = with(answer_messages)},
+      {.method = "POST", .path = "/v1/messages/count_tokens", .handler = with(send_token_count)},
       {.method = "POST", .path = "/tokenize", .handler = with(send_tokens)},
       {.method = "POST", .path = "/detokenize", .handler = with(send_text)},
       {.method = "GET", .path = "/tokenizer_info", .handler = with(send_tokenizer_info)},

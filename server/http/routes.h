@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "server/anthropic/messages.h"
 #include "server/http/http_server.h"
 #include "server/http/stream_health.h"
 #include "server/openai/api_request.h"
@@ -26,8 +27,9 @@ struct Service {
 std::vector<Route> make_routes(Service& service);  // REQUIRES: `service` outlives the routes
 
 // Answer the endpoints that generate, with one JSON object or with server-sent events. generate.cpp explains how a
-// disconnected client is noticed. Both throw ApiError if nothing was sent yet.
+// disconnected client is noticed. All throw ApiError if nothing was sent yet.
 void generate(Service& service, const openai::ApiRequest& request, ResponseWriter& response);
 void respond(Service& service, const openai::ResponsesRequest& request, ResponseWriter& response);
+void send_message(Service& service, const anthropic::MessagesRequest& request, ResponseWriter& response);
 
 }  // namespace smartkv::http

@@ -17,6 +17,7 @@ struct ServedModel {
   Json sampling = Json::object();  // default values of sampling fields, by field name
   int64_t max_prompts = 256;       // limit for one request; more prompts than the queue holds could never be served
   ChangingLines changing_lines = {};
+  std::string signing_key = {};  // key of the signatures of thinking (server/anthropic/thinking_signature.h)
 };
 
 // A checked request of either endpoint.

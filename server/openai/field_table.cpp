@@ -24,15 +24,18 @@ FieldRow sampling_row(const SamplingField& field) {
   schema[field.above_min ? "exclusiveMinimum" : "minimum"] = field.min;
   schema["maximum"] = field.max;
   schema["default"] = number(field.of(SamplingParams()));
-  return {field.name,        FieldUse::kHonoured,     {Body::kChat, Body::kCompletions, Body::kResponses},
-          std::move(schema), std::string(field.help), field.flags};
+  return {
+      field.name,        FieldUse::kHonoured,     {Body::kChat, Body::kCompletions, Body::kResponses, Body::kMessages},
+      std::move(schema), std::string(field.help), field.flags};
 }
 
 std::vector<FieldRow> make_table() {
   using enum FieldUse;
   const std::vector<Body> chat = {Body::kChat}, completions = {Body::kCompletions}, responses = {Body::kResponses},
                           texts = {Body::kChat, Body::kCompletions}, turns = {Body::kChat, Body::kResponses},
-                          all = {Body::kChat, Body::kCompletions, Body::kResponses};
+                          open_ai = {Body::kChat, Body::kCompletions, Body::kResponses}, messages = {Body::kMessages},
+                          prompts = {Body::kMessages, Body::kCountTokens},
+                          all = {Body::kChat, Body::kCompletions, Body::kResponses, Body::kMessages};
   const Json string = {{"type", "string"}}, object = {{"type", "object"}}, boolean = {{"type", "boolean"}},
              null = {{"type", "null"}}, spec = R"({"type": ["string", "object"]})"_s,
              limit = R"({"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]})"_s,
@@ -40,7 +43,11 @@ std::vector<FieldRow> make_table() {
              grammar = R"({"type": "string", "minLength": 1})"_s;
   const std::string room = "; -1 for as many as the context has room for";
   std::vector<FieldRow> table = {
-      {"model", kHonoured, all, string, "One of the names of the served model, which is also the default"},
+      {"model",
+       kHonoured,
+       {Body::kChat, Body::kCompletions, Body::kResponses, Body::kMessages, Body::kCountTokens},
+       string,
+       "One of the names of the served model, which is also the default"},
       {"messages", kHonoured, chat, R"({"type": "array", "minItems": 1, "items": {
          "type": "object", "required": ["role"], "additionalProperties": false, "properties": {
            "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
@@ -58,6 +65,18 @@ std::vector<FieldRow> make_table() {
            "reasoning_content": {"type": "string"}, "reasoning": {"type": "string"},
            "reasoning_details": {"type": "array"}, "thinking_blocks": {"type": "array"}}}})"_s,
        "Text only; tool calls and results; `reasoning_content` reaches the template"},
+      {"messages", kHonoured, prompts, R"({"type": "array", "minItems": 1, "items": {
+         "type": "object", "required": ["role", "content"], "additionalProperties": false, "properties": {
+           "role": {"enum": ["user", "assistant", "system"]},
+           "content": {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": {
+             "type": "object", "required": ["type"], "properties": {
+               "type": {"enum": ["text", "tool_use", "tool_result", "thinking", "redacted_thinking"]}}}}]}}}})"_s,
+       "A text or blocks: text, `tool_use`, `tool_result` and thinking ([messages](#the-messages-api))"},
+      {"system", kHonoured, prompts, R"({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object",
+       "required": ["type", "text"], "additionalProperties": false, "properties": {"type": {"const": "text"},
+       "text": {"type": "string"}, "cache_control": {"type": "object"}, "citations": {"type": "array",
+       "maxItems": 0}}}}]})"_s,
+       "A text or text blocks before the messages"},
       {"prompt", kHonoured, completions, R"({"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1,
        "items": {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "array",
        "items": {"type": "integer", "minimum": 0}}]}}]})"_s,
@@ -69,6 +88,7 @@ std::vector<FieldRow> make_table() {
       {"max_tokens", kHonoured, chat, limit, "Limit of tokens of an answer" + room},
       {"max_tokens", kHonoured, completions, R"({"type": "integer", "minimum": -1, "default": 16})"_s,
        "Limit of tokens of an answer" + room + "; 0 only with echo", "-n,--max-tokens"},
+      {"max_tokens", kHonoured, messages, R"({"type": "integer", "minimum": 1})"_s, "Limit of tokens of an answer"},
       {"max_completion_tokens", kHonoured, chat, limit, "The newer name of `max_tokens`"},
       {"max_output_tokens", kHonoured, responses, limit, "Limit of tokens of an answer" + room},
       {"n", kHonoured, texts, R"({"type": "integer", "minimum": 1, "maximum": 128, "default": 1})"_s,
@@ -80,10 +100,14 @@ std::vector<FieldRow> make_table() {
        "maximum": 18446744073709551615})"_s,
        "Seed that makes sampling repeatable", "--seed"},
       // A request with a stop string holds back text that could begin one, so their length is bounded.
-      {"stop", kHonoured, all, R"({"anyOf": [{"type": "string", "maxLength": 1024}, {"type": "array", "maxItems": 16,
+      {"stop", kHonoured, open_ai,
+       R"({"anyOf": [{"type": "string", "maxLength": 1024}, {"type": "array", "maxItems": 16,
        "items": {"type": "string", "maxLength": 1024}}]})"_s,
        "Text that ends the answer", "--stop"},
       // Every entry of stop_token_ids and logit_bias is checked for every token. OpenAI's clients send a handful.
+      {"stop_sequences", kHonoured, messages, R"({"type": "array", "maxItems": 16, "items": {"type": "string",
+       "maxLength": 1024}})"_s,
+       "Texts that end the answer"},
       {"stop_token_ids", kHonoured, texts, R"({"type": "array", "maxItems": 1000, "items": {"type": "integer",
        "minimum": 0}})"_s,
        "Tokens that end the answer"},
@@ -144,12 +168,12 @@ std::vector<FieldRow> make_table() {
       {"tools", kHonoured, chat, R"({"type": "array", "maxItems": 128, "items": {"type": "object", "required": ["type",
        "function"], "additionalProperties": false, "properties": {"type": {"const": "function"},
        "function": {"type": "object", "required": ["name"], "additionalProperties": false,
-       "properties": {"name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"},
+       "properties": {"name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}$"},
        "description": {"type": "string"}, "strict": {"type": "boolean"}, "parameters": {"type": "object"}}}}}})"_s,
        "Functions"},
       {"tools", kHonoured, responses, R"({"type": "array", "maxItems": 128, "items": {"type": "object",
        "required": ["type", "name"], "additionalProperties": false, "properties": {"type": {"const": "function"},
-       "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"}, "description": {"type": "string"},
+       "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}$"}, "description": {"type": "string"},
        "strict": {"type": "boolean"}, "parameters": {"type": "object"}}}})"_s,
        "Functions"},
       {"tool_choice", kHonoured, chat, R"({"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object",
@@ -161,22 +185,60 @@ std::vector<FieldRow> make_table() {
        "required": ["type", "name"], "additionalProperties": false, "properties": {"type": {"const": "function"},
        "name": {"type": "string"}}}]})"_s,
        "Whether functions are called, or which one"},
+      {"tools", kHonoured, prompts, R"({"type": "array", "maxItems": 128, "items": {"type": "object",
+       "required": ["name", "input_schema"], "additionalProperties": false, "properties": {"type": {"const": "custom"},
+       "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}$"}, "description": {"type": "string"},
+       "input_schema": {"type": "object"}, "strict": {"type": "boolean"}, "cache_control": {"type": "object"},
+       "input_examples": {"type": "array", "items": {"type": "object"}}, "eager_input_streaming": {"type": "boolean"},
+       "defer_loading": {"const": false}, "allowed_callers": {"const": ["direct"]}}}})"_s,
+       "Functions; Anthropic's own tools are refused"},
+      {"tool_choice", kHonoured, prompts, R"({"type": "object", "required": ["type"], "additionalProperties": false,
+       "properties": {"type": {"enum": ["auto", "any", "tool", "none"]}, "name": {"type": "string"},
+       "disable_parallel_tool_use": {"type": "boolean"}}})"_s,
+       "Whether functions are called, or which one, and whether several"},
+      {"thinking", kHonoured, prompts, R"({"type": "object", "required": ["type"], "additionalProperties": false,
+       "properties": {"type": {"enum": ["enabled", "adaptive", "disabled"]},
+       "budget_tokens": {"type": "integer", "minimum": 1024}, "display": {"enum": ["summarized", "omitted"]}}})"_s,
+       "Whether the model thinks before it answers ([thinking](#thinking))"},
+      {"output_config", kHonoured, prompts, R"({"type": "object", "additionalProperties": false, "properties": {
+       "effort": {"enum": ["low", "medium", "high", "xhigh", "max"]}, "format": {"type": "object",
+       "required": ["type", "schema"], "additionalProperties": false, "properties": {"type": {"const": "json_schema"},
+       "schema": {"type": "object"}}}}})"_s,
+       "`format`: a JSON schema for the answer; `effort` has no effect"},
+      {"cache_control", kHonoured, prompts, R"({"type": "object", "required": ["type"], "additionalProperties": false,
+       "properties": {"type": {"const": "ephemeral"}, "ttl": {"enum": ["5m", "1h"]}, "scope": {"type": "string"}}})"_s,
+       "A mark at the end of the prompt, like those of its blocks ([caching](#caching))"},
+      {"context_management", kHonoured, prompts, R"({"type": "object", "additionalProperties": false,
+       "properties": {"edits": {"type": "array", "items": {"type": "object", "required": ["type"],
+       "properties": {"type": {"const": "clear_thinking_20251015"}, "keep": {"const": "all"}}}}}})"_s,
+       "Only the edit that keeps all thinking: this server never edits a conversation"},
       {"parallel_tool_calls", kHonoured, turns, flag(true), "Allows several calls in an answer"},
       {"add_generation_prompt", kHonoured, chat, boolean,
        "Ends the prompt with the head of an assistant's message ([messages](#messages))"},
       {"continue_final_message", kHonoured, chat, boolean, "Continues the last message ([messages](#messages))"},
-      {"chat_template_kwargs", kHonoured, chat, object, "Variables for the chat template"},
+      {"chat_template_kwargs",
+       kHonoured,
+       {Body::kChat, Body::kMessages, Body::kCountTokens},
+       object,
+       "Variables for the chat template"},
       {"add_special_tokens", kHonoured, completions, flag(true),
        "Begins the prompt with the model's first token, if it has one"},
       {"kv_cache", kHonoured, all, spec, "The [policy](policies.md); the server's default if absent"},
       {"speculative", kHonoured, all, spec, "The [method](../use/speculation.md); the server's default if absent"},
       {"cache_salt", kHonoured, all, string, "Prompts share prefixes only with prompts of the same salt"},
       {"store", kIdle, turns, boolean, "nothing is stored"},
-      {"metadata", kIdle, all, object},
-      {"user, safety_identifier, prompt_cache_key, service_tier", kIdle, all, string},
+      {"metadata", kIdle, open_ai, object},
+      {"metadata", kIdle, messages, R"({"type": "object", "additionalProperties": false,
+       "properties": {"user_id": {"type": "string"}}})"_s},
+      {"user, safety_identifier, prompt_cache_key", kIdle, open_ai, string},
+      {"service_tier", kIdle, all, string},
+      {"diagnostics", kIdle, messages, object},
       {"request_id", kIdle, texts, string},
       {"prompt_cache_retention", kIdle, chat, string},
       {"cache_prompt", kIdle, texts, boolean, "computed prompts are shared in any case"},
+      {"container, inference_geo", kNeutral, messages, null},
+      {"mcp_servers", kNeutral, prompts, only({Json::array()})},
+      {"speed", kNeutral, prompts, only({"standard"})},
       {"previous_response_id, conversation", kNeutral, responses, null,
        "nothing is stored, so send previous turns in `input`"},
       {"background", kNeutral, responses, only({false})},
@@ -258,13 +320,16 @@ std::vector<std::string> field_names(const FieldRow& row) {
 }
 
 const Json& body_schema(Body body) {
-  static const std::array<Json, 5> schemas = {object_schema(table_properties(Body::kChat), {"messages"}),
-                                              object_schema(table_properties(Body::kCompletions), {"prompt"}),
-                                              object_schema(table_properties(Body::kResponses), {"input"}),
-                                              object_schema(tokenize_properties(), Json::array()),
-                                              object_schema(R"({"model": {"type": "string"},
+  static const std::array<Json, 7> schemas = {
+      object_schema(table_properties(Body::kChat), {"messages"}),
+      object_schema(table_properties(Body::kCompletions), {"prompt"}),
+      object_schema(table_properties(Body::kResponses), {"input"}),
+      object_schema(tokenize_properties(), Json::array()),
+      object_schema(R"({"model": {"type": "string"},
                         "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}}})"_s,
-                                                            {"tokens"})};
+                    {"tokens"}),
+      object_schema(table_properties(Body::kMessages), {"messages", "max_tokens"}),
+      object_schema(table_properties(Body::kCountTokens), {"messages"})};
   return schemas[static_cast<size_t>(body)];
 }
 

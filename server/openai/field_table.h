@@ -1,7 +1,7 @@
-// The fields of /v1/chat/completions, /v1/completions and /v1/responses. A row has everything that is said about a
-// field: which bodies have it, its JSON schema with range and default, its flags on the command line, a description.
-// A FieldReader takes limits and defaults from it and reads no field that it does not name. /openapi.json, --help and
-// docs/reference/api.md are made from it.
+// The fields of /v1/chat/completions, /v1/completions, /v1/responses and /v1/messages. A row has everything that is
+// said about a field: which bodies have it, its JSON schema with range and default, its flags on the command line, a
+// description. A FieldReader takes limits and defaults from it and reads no field that it does not name. /openapi.json,
+// --help and docs/reference/api.md are made from it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace smartkv::openai {
 
-enum class Body : uint8_t { kChat, kCompletions, kResponses, kTokenize, kDetokenize };
+enum class Body : uint8_t { kChat, kCompletions, kResponses, kTokenize, kDetokenize, kMessages, kCountTokens };
 
 enum class FieldUse : uint8_t {
   kHonoured,  // supported; read by the parser of its endpoint

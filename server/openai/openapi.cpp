@@ -14,6 +14,9 @@ constexpr const char* kSchemas = R"({
   "Error": {"type": "object", "required": ["error"], "properties": {"error": {
     "type": "object", "required": ["message", "type", "param", "code"], "properties": {
       "message": {"type": "string"}, "type": {"type": "string"}, "param": {"type": ["string", "null"]}, "code": {"type": ["string", "null"]}}}}},
+  "MessagesError": {"type": "object", "required": ["type", "error", "request_id"], "properties": {
+    "type": {"const": "error"}, "request_id": {"type": "string"}, "error": {"type": "object", "required": ["type", "message"],
+      "properties": {"type": {"type": "string"}, "message": {"type": "string"}}}}},
   "Health": {"type": "object", "required": ["status", "model", "version"], "properties": {
     "status": {"enum": ["ok", "draining", "failing", "alive", "lost"]},
     "model": {"type": "string"}, "version": {"type": "string"}}},
@@ -56,6 +59,16 @@ constexpr const char* kSchemas = R"({
     "output": {"type": "array", "items": {"type": "object", "required": ["id", "type", "status"], "properties": {
       "type": {"enum": ["message", "function_call"]}}}},
     "usage": {"type": "object", "required": ["input_tokens", "output_tokens", "total_tokens"]}}},
+  "Message": {"type": "object", "required": ["id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"], "properties": {
+    "id": {"type": "string"}, "type": {"const": "message"}, "role": {"const": "assistant"}, "model": {"type": "string"},
+    "content": {"type": "array", "items": {"type": "object", "required": ["type"], "properties": {
+      "type": {"enum": ["text", "tool_use", "thinking"]}}}},
+    "stop_reason": {"enum": ["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]},
+    "stop_sequence": {"type": ["string", "null"]},
+    "usage": {"type": "object", "required": ["input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"],
+      "properties": {"input_tokens": {"type": "integer"}, "output_tokens": {"type": "integer"},
+      "cache_creation_input_tokens": {"type": "integer"}, "cache_read_input_tokens": {"type": "integer"}, "smartkv": {"type": "object"}}}}},
+  "TokenCount": {"type": "object", "required": ["input_tokens"], "properties": {"input_tokens": {"type": "integer"}}},
   "Tokens": {"type": "object", "required": ["tokens"], "properties": {
     "count": {"type": "integer"}, "max_model_len": {"type": "integer"}, "token_strs": {"type": "array", "items": {"type": "string"}},
     "tokens": {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "object", "required": ["id", "piece"], "properties": {
@@ -96,9 +109,10 @@ Json ref(const std::string& name) { return {{"$ref", "#/components/schemas/" + n
 Json content(const char* type, Json schema) { return {{type, {{"schema", std::move(schema)}}}}; }
 
 struct Traits {
-  const char* body = "";  // name of a schema, or "" without a body
-  bool open = false;      // whether it needs no API key
-  bool streams = false;   // whether it may answer with server-sent events
+  const char* body = "";        // name of a schema, or "" without a body
+  const char* error = "Error";  // name of the schema of its errors
+  bool open = false;            // whether it needs no API key
+  bool streams = false;         // whether it may answer with server-sent events
   Json parameters = Json::array();
 };
 
@@ -148,6 +162,16 @@ const std::vector<Operation>& operations() {
        "OpenAI's Responses API; nothing is stored",
        "Response",
        {.body = "ResponsesRequest", .streams = true}},
+      {"post",
+       "/v1/messages",
+       "Anthropic's Messages API",
+       "Message",
+       {.body = "MessagesRequest", .error = "MessagesError", .streams = true}},
+      {"post",
+       "/v1/messages/count_tokens",
+       "Tokens of the prompt of a message",
+       "TokenCount",
+       {.body = "CountTokensRequest", .error = "MessagesError"}},
       {"post", "/v1/embeddings", "Always 501: this server does not support embeddings", "Error", {.body = "Anything"}},
       {"get",
        "/v1/kv",
@@ -183,7 +207,8 @@ Json answer_content(const Operation& operation) {
 }
 
 Json operation_json(const Operation& operation) {
-  const Json error = {{"description", "An error"}, {"content", content("application/json", ref("Error"))}};
+  const Json error = {{"description", "An error"},
+                      {"content", content("application/json", ref(operation.traits.error))}};
   Json responses = {{"200", {{"description", operation.summary}, {"content", answer_content(operation)}}}};
   if (std::string_view(operation.answer) == "Health") {
     responses["503"] = {{"description", "Not ready or not live; `status` says why"},
@@ -210,6 +235,8 @@ Json make_openapi() {
   schemas["ChatRequest"] = with_nulls(body_schema(Body::kChat));
   schemas["CompletionRequest"] = with_nulls(body_schema(Body::kCompletions));
   schemas["ResponsesRequest"] = with_nulls(body_schema(Body::kResponses));
+  schemas["MessagesRequest"] = with_nulls(body_schema(Body::kMessages));
+  schemas["CountTokensRequest"] = with_nulls(body_schema(Body::kCountTokens));
   schemas["TokenizeRequest"] = with_nulls(body_schema(Body::kTokenize));
   schemas["DetokenizeRequest"] = with_nulls(body_schema(Body::kDetokenize));
   schemas["PlanRequest"] = {{"anyOf", Json::array({ref("ChatRequest"), ref("CompletionRequest")})}};

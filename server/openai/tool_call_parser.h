@@ -10,12 +10,13 @@
 
 namespace smartkv::openai {
 
-// A piece of an answer: text, the beginning of a call, or more of a call's arguments.
+// A piece of an answer: text, reasoning, the beginning of a call, or more of a call's arguments.
 struct AnswerPiece {
   std::string text;
-  int64_t call = -1;      // index of the call; -1 for text
-  std::string name;       // name of the function, in the first piece of a call only
-  std::string arguments;  // JSON text as the model wrote it
+  int64_t call = -1;           // index of the call; -1 for text
+  std::string name;            // name of the function, in the first piece of a call only
+  std::string arguments;       // JSON text as the model wrote it
+  std::string reasoning = {};  // more of the text in which the model thought before it answered
 };
 
 // Parses one choice. Calls in the form of the model's template are returned piece by piece. Calls in another form

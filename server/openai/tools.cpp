@@ -14,7 +14,7 @@ namespace smartkv::openai {
 
 namespace {
 
-constexpr size_t kMostTools = 128, kMostNameBytes = 64;
+constexpr size_t kMostTools = 128, kMostNameBytes = 128;
 
 constexpr const char* kInstructions =
     "You can call functions. To call one, answer with nothing but a JSON object of this form: "
@@ -36,7 +36,7 @@ ToolFunction read_function(const Json& tool, const std::string& path) {
   if (!valid) {
     throw invalid_request(
         inner.path("name"),
-        "'" + inner.path("name") + "': expected 1 to 64 of a-z, A-Z, 0-9, _, - and ., found \"" + result.name + "\"");
+        "'" + inner.path("name") + "': expected 1 to 128 of a-z, A-Z, 0-9, _, - and ., found \"" + result.name + "\"");
   }
   inner.string("description");
   result.strict = inner.boolean("strict", false);

@@ -122,6 +122,10 @@ TEST_F(ChangingLinesServer, EveryApiHasStablePrefixesAndUsageSaysSo) {
   EXPECT_EQ(prompt("/v1/responses", R"({"instructions": "x-billing: 7\nBe brief.\nnow: 12:00", "input": "hi"})"),
             expected);
   EXPECT_EQ(answer_["usage"]["input_tokens_details"]["changing_lines"], changes);
+  EXPECT_EQ(prompt("/v1/messages", R"({"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}],
+      "system": [{"type": "text", "text": "x-billing: 7"}, {"type": "text", "text": "Be brief.\nnow: 12:00"}]})"),
+            expected);
+  EXPECT_EQ(answer_["usage"]["smartkv"]["prompt_tokens_details"]["changing_lines"], changes);
 }
 
 TEST_F(ChangingLinesServer, UsageIsSilentWithoutChanges) {

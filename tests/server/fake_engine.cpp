@@ -52,7 +52,7 @@ std::optional<TokenId> ByteTokenizer::token_id(std::string_view content) const {
 class FakeEngine::Stream final : public GenerationStream {
  public:
   Stream(std::shared_ptr<State> state, const GenerationRequest& request, const std::vector<std::string>& pieces,
-         FinishReason finish, const std::vector<DraftRound>& drafts)
+         FinishReason finish, const std::vector<DraftRound>& drafts, const std::optional<std::string>& stop_string)
       : state_(std::move(state)), n_(request.n) {
     for (size_t i = 0; i < pieces.size(); ++i) {
       for (int32_t choice = 0; choice < n_; ++choice) events_.push_back(make_event(request, choice, pieces[i]));
@@ -61,6 +61,7 @@ class FakeEngine::Stream final : public GenerationStream {
       events_[static_cast<size_t>(choice)].drafts = drafts;
       GenerationEvent& last = events_[events_.size() - static_cast<size_t>(n_ - choice)];
       last.finish = finish;
+      last.stop_string = stop_string;
       if (finish == FinishReason::kError) last.error = "the model broke";
       if (finish == FinishReason::kOutOfMemory) last.error = "no memory";
     }
@@ -130,6 +131,11 @@ void FakeEngine::set_answer(std::vector<std::string> pieces, FinishReason finish
   finish_ = finish;
 }
 
+void FakeEngine::set_stop_string(std::string stop) {
+  const std::lock_guard lock(state_->mutex);
+  stop_string_ = std::move(stop);
+}
+
 void FakeEngine::set_drafts(std::vector<DraftRound> drafts) {
   const std::lock_guard lock(state_->mutex);
   drafts_ = std::move(drafts);
@@ -176,6 +182,7 @@ std::vector<std::unique_ptr<GenerationStream>> FakeEngine::submit_all(std::vecto
   std::vector<std::string> pieces;
   FinishReason finish;
   std::vector<DraftRound> drafts;
+  std::optional<std::string> stop_string;
   {
     const std::lock_guard lock(state_->mutex);
     if (submit_error_) {
@@ -188,10 +195,11 @@ std::vector<std::unique_ptr<GenerationStream>> FakeEngine::submit_all(std::vecto
     pieces = pieces_;
     finish = finish_;
     drafts = drafts_;
+    stop_string = stop_string_;
   }
   std::vector<std::unique_ptr<GenerationStream>> streams;
   for (const GenerationRequest& request : requests) {
-    streams.push_back(std::make_unique<Stream>(state_, request, pieces, finish, drafts));
+    streams.push_back(std::make_unique<Stream>(state_, request, pieces, finish, drafts, stop_string));
   }
   return streams;
 }

@@ -41,6 +41,7 @@ class FakeEngine final : public Engine {
   // Sets the answer to the next requests: one event for each piece and choice, the last one with `finish`. A piece's
   // tokens are its bytes. With logprobs, each token scores -0.5.
   void set_answer(std::vector<std::string> pieces, FinishReason finish = FinishReason::kStop);
+  void set_stop_string(std::string stop);           // reported in the last event of every choice
   void set_drafts(std::vector<DraftRound> drafts);  // in the first event of every choice
   void set_submit_error(std::optional<RequestError> error);
   int64_t refusals() const;  // submissions that were refused with that error
@@ -92,6 +93,7 @@ class FakeEngine final : public Engine {
   std::vector<std::string> pieces_ = {"Pa", "ris", "."};
   FinishReason finish_ = FinishReason::kStop;
   std::vector<DraftRound> drafts_;
+  std::optional<std::string> stop_string_;
   std::optional<RequestError> submit_error_;
   int64_t refusals_ = 0;
   std::vector<GenerationRequest> submitted_;

@@ -88,6 +88,8 @@ TEST(OpenApi, WhatASchemaNamesTheParserReadsAndChecks) {
       {Body::kChat, "/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"max_tokens", 2}}},
       {Body::kCompletions, "/v1/completions", {{"prompt", "Hi"}, {"max_tokens", 2}}},
       {Body::kResponses, "/v1/responses", {{"input", "Hi"}, {"max_output_tokens", 2}}},
+      {Body::kMessages, "/v1/messages", {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"max_tokens", 2}}},
+      {Body::kCountTokens, "/v1/messages/count_tokens", {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}}},
       {Body::kDetokenize, "/detokenize", {{"tokens", {72, 105}}}},
   };
   for (const Documented& one : bodies) {

@@ -43,7 +43,8 @@ std::string values_text(const Json& schema) {
 std::string fields_markdown() {
   using openai::Body;
   std::string text =
-      "| field | chat | completions | responses | value | default | meaning |\n|---|---|---|---|---|---|---|\n";
+      "| field | chat | completions | responses | messages | value | default | meaning |\n"
+      "|---|---|---|---|---|---|---|---|\n";
   for (const FieldRow& row : openai::field_table()) {
     std::string names, help = row.help;
     for (const std::string& name : field_names(row)) names.append(names.empty() ? "`" : ", `").append(name).append("`");
@@ -52,7 +53,7 @@ std::string fields_markdown() {
              (help.empty() ? "" : ": " + help);
     }
     text += "| " + names;
-    for (const Body body : {Body::kChat, Body::kCompletions, Body::kResponses}) {
+    for (const Body body : {Body::kChat, Body::kCompletions, Body::kResponses, Body::kMessages}) {
       text += row.is_of(body) ? " | yes" : " |";
     }
     const std::string fallback = row.schema.contains("default") ? "`" + openai::dump(row.schema["default"]) + "`" : "";
