@@ -42,6 +42,20 @@ struct SamplingParams {
   std::optional<uint64_t> seed = {};  // if absent, the engine chooses one below 2^53 and reports it
 };
 
+// The thinking of an answer: text between two marks, before the text that answers. A grammar and stop strings apply
+// outside of it.
+struct Thinking {
+  std::string open, close;  // the marks; special tokens count with their content
+  bool opened = false;      // whether the prompt ends within the thinking
+  bool repeats = false;     // whether an answer without a grammar may think more than once
+  bool always = false;      // whether an answer with a grammar must think before it
+  // Tokens that begin the thinking of an answer with a grammar; tokens that end the thinking once its budget is spent;
+  // tokens that come between the thinking and the answer. The last come by force after a spent budget and before a
+  // grammar.
+  std::vector<TokenId> opening, closing, between;
+  int64_t budget = -1;  // most tokens of thinking, marks not counted; -1: no limit
+};
+
 struct GenerationRequest {
   std::string id;  // "chatcmpl-...", for logs and live()
   // Number of the first choice in live(). An API request with several prompts becomes several GenerationRequests of
@@ -63,6 +77,8 @@ struct GenerationRequest {
   std::vector<TokenId> stop_token_ids;  // end the answer, like the model's end-of-sequence tokens
   bool ignore_eos = false;              // continue after an end-of-sequence token, unless the grammar is complete
   bool skip_special_tokens = true;      // omit special tokens from the text
+  std::vector<TokenId> shown_special;   // special tokens that are part of the text in any case
+  std::optional<Thinking> thinking;     // absent if the answer has no marks of thinking
   // -1: no log probabilities. k >= 0: those of the sampled token and of the k most likely ones.
   int32_t logprobs = -1;
   // The same for every prompt token except the first (OpenAI's echo with logprobs). A request with prompt_logprobs does
@@ -183,6 +199,7 @@ struct RequestUsage {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;      // prompt tokens taken from a stored prefix
   int64_t completion_tokens = 0;  // sum over all choices
+  int64_t reasoning_tokens = 0;   // the part of these in the thinking, marks not counted
   uint64_t seed = 0;
   RequestTimings timings;
   KvCacheUsage kv_cache;

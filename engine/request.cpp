@@ -100,6 +100,7 @@ RequestUsage Request::usage(Clock::time_point now) const {
   for (const Sequence& choice : choices) {
     usage.speculation.add(choice.speculation);
     usage.completion_tokens += choice.n_output;
+    if (choice.constraint != nullptr) usage.reasoning_tokens += choice.constraint->reasoning_tokens();
     usage.kv_cache.tokens += choice.cache_stats.tokens;
     usage.kv_cache.tokens_kept += choice.cache_stats.tokens_kept;
     usage.kv_cache.bytes += choice.cache_stats.bytes;

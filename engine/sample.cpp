@@ -46,8 +46,9 @@ void add_text(const Request& request, Sequence* choice, TokenId token, Generatio
     event->finish = FinishReason::kLength;
   }
   if (event->finish != FinishReason::kNone) text += choice->decoder.flush();
-  if (choice->n_output < request.generation.min_tokens) {  // stop strings do not count yet
-    event->text += text;
+  const bool thinks = choice->constraint != nullptr && choice->constraint->thinking();
+  if (choice->n_output < request.generation.min_tokens || thinks) {  // stop strings do not count yet
+    event->text += choice->stop.flush() + text;
     return;
   }
   event->text += choice->stop.push(text);

@@ -2,6 +2,7 @@
 
 #include "engine/request.h"
 #include "engine/sampling/sampler.h"
+#include "engine/sampling/thinking.h"
 
 namespace smartkv {
 
@@ -9,9 +10,12 @@ Sequence::Sequence(Request* owner, int32_t choice_index, const Tokenizer& tokeni
     : request(owner),
       index(choice_index),
       tokens(owner->generation.prompt),
-      decoder(tokenizer, owner->generation.skip_special_tokens),
+      decoder(tokenizer, owner->generation.skip_special_tokens, owner->generation.shown_special),
       stop(owner->generation.stop) {
   if (owner->grammar != nullptr) constraint = owner->grammar->start();
+  if (owner->generation.thinking) {
+    constraint = constrain_thinking(*owner->generation.thinking, tokenizer, owner->stop_tokens, std::move(constraint));
+  }
   if (needs_history(owner->generation.sampling)) history = TokenHistory(owner->generation.prompt);
 }
 

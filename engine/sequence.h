@@ -122,7 +122,7 @@ struct Sequence final : ScheduledSequence {
   double sample_ms = 0;
   Clock::time_point last_token;
   TokenHistory history;                    // for penalties
-  std::unique_ptr<Constraint> constraint;  // state of the grammar, kept across preemptions; null if any text is allowed
+  std::unique_ptr<Constraint> constraint;  // grammar and thinking, kept across preemptions; null without them
   StreamDecoder decoder;
   StopMatcher stop;
 };

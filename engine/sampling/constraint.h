@@ -24,8 +24,8 @@ class Constraint {
  public:
   virtual ~Constraint() = default;
   // Returns a mask of the tokens that may come next: bit i % 32 of word i / 32 is token i. Bits beyond the vocabulary
-  // are 0. End-of-sequence tokens are allowed where the output is complete. The span is valid until the next call of
-  // allowed(). REQUIRES: !ended().
+  // are ignored. End-of-sequence tokens are allowed where the output is complete. The span is valid until the next call
+  // of allowed(). It is empty if every token may come next; accept() then takes any token. REQUIRES: !ended().
   virtual std::span<const uint32_t> allowed() = 0;
   // Advances by one token. Returns false and changes nothing if the token may not come next.
   virtual bool accept(TokenId token) = 0;
@@ -33,6 +33,9 @@ class Constraint {
   virtual void rollback(int64_t n) = 0;
   // Returns whether an end-of-sequence token was accepted.
   virtual bool ended() const = 0;
+  // Whether the next token belongs to the thinking of the answer, and the number of tokens that did (thinking.h).
+  virtual bool thinking() const { return false; }
+  virtual int64_t reasoning_tokens() const { return 0; }
 };
 
 // A compiled grammar. Immutable, and usable from any thread.

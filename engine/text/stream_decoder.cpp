@@ -1,13 +1,21 @@
+#include <algorithm>
+#include <utility>
+
 #include "engine/text/tokenizer.h"
 #include "engine/text/utf8.h"
 
 namespace smartkv {
 
-StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
-    : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special, std::vector<TokenId> shown)
+    : tokenizer_(&tokenizer), skip_special_(skip_special), shown_(std::move(shown)) {}
+
+bool StreamDecoder::shows(TokenId token) const {
+  return !(skip_special_ && tokenizer_->is_special(token)) ||
+         std::find(shown_.begin(), shown_.end(), token) != shown_.end();
+}
 
 std::string StreamDecoder::push(TokenId token) {
-  if (!(skip_special_ && tokenizer_->is_special(token))) held_ += tokenizer_->token_bytes(token);
+  if (shows(token)) held_ += tokenizer_->token_bytes(token);
   // Release everything except an unfinished character at the end.
   size_t keep = 0;
   for (size_t back = 1; back <= 3 && back <= held_.size(); ++back) {

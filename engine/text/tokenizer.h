@@ -79,14 +79,17 @@ std::unique_ptr<Tokenizer> load_tokenizer_gguf(const GgufFile& file);
 // yet. All results together are the token_bytes() of the tokens, with malformed bytes as U+FFFD.
 class StreamDecoder {
  public:
-  // `tokenizer` must outlive this object.
-  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true);
+  // `shown` are special tokens that are part of the text even if the others are skipped. `tokenizer` must outlive this
+  // object.
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true, std::vector<TokenId> shown = {});
   std::string push(TokenId token);  // Returns the text that became complete.
   std::string flush();              // Returns the bytes that were held back, malformed bytes as U+FFFD.
+  bool shows(TokenId token) const;  // Whether the token is part of the text.
 
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
+  std::vector<TokenId> shown_;
   std::string held_;
 };
 

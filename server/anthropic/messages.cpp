@@ -48,7 +48,7 @@ std::string tool_use_id(const MessagesRequest& request) {
 }  // namespace
 
 MessagesStream::MessagesStream(const MessagesRequest& request)
-    : request_(request), parser_(request.chat.tools.value_or(openai::ToolUse{})) {
+    : request_(request), parser_(request.chat) {
   message_ = {{"id", request.chat.id},       {"type", "message"},        {"role", "assistant"},
               {"model", request.chat.model}, {"content", Json::array()}, {"stop_reason", nullptr},
               {"stop_sequence", nullptr}};
@@ -140,12 +140,7 @@ std::vector<Json> MessagesStream::add(const std::vector<AnswerPiece>& pieces, co
 
 std::vector<Json> MessagesStream::add(const GenerationEvent& event, const openai::GenerationRun& run) {
   openai::throw_if_failed(event);
-  std::vector<AnswerPiece> pieces;
-  if (request_.chat.tools) {
-    pieces = parser_.take(event);
-  } else {
-    pieces.emplace_back().text = event.text;
-  }
+  const std::vector<AnswerPiece> pieces = parser_.take(event);
   if (event.finish != FinishReason::kNone) {
     finish_ = event.finish;
     stop_string_ = event.stop_string;

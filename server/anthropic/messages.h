@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "server/anthropic/thinking_signature.h"
+#include "server/openai/answer_parser.h"
 #include "server/openai/api_request.h"
 #include "server/openai/field_names.h"
 #include "server/openai/generation_run.h"
-#include "server/openai/tool_call_parser.h"
 
 namespace smartkv::anthropic {
 
@@ -55,7 +55,7 @@ class MessagesStream {
   Json usage_members(const RequestUsage& usage) const;
 
   const MessagesRequest& request_;
-  openai::ToolCallParser parser_;
+  openai::AnswerParser parser_;
   Json message_;
   bool begun_ = false;
   bool open_ = false;      // whether the last block is incomplete

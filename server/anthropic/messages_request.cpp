@@ -276,6 +276,7 @@ void read_thinking(const Json& thinking, int64_t max_tokens, MessagesRequest* re
                                                           std::to_string(max_tokens) + "), found " +
                                                           std::to_string(budget));
     }
+    (*chat)["thinking_budget"] = budget;
   }
   if (type != "disabled")
     request->omits_thinking = read_word(fields, "display", {"summarized", "omitted"}, "summarized") == "omitted";

@@ -35,6 +35,7 @@ struct ApiRequest {
   std::string format_field;      // the field that the grammar of the generations comes from
   std::optional<ToolUse> tools;  // chat only: the tools whose calls are extracted from the answer
   LineChanges line_changes;      // chat only: lines that were taken out of system messages
+  bool channels = false;         // chat only: whether the model writes Harmony's channels
 };
 
 // Parse the JSON text of a request; read_chat() takes the parsed JSON. All three throw ApiError.

@@ -3,20 +3,20 @@
 #include <algorithm>
 
 #include "server/openai/chat_messages.h"
+#include "server/openai/reasoning.h"
 
 namespace smartkv::openai {
 
 namespace {
 
-// Renders the chat template. `variables` holds further members of its context; it may be null. Throws ApiError.
-std::string render(const Engine& engine, Json context, const Json* variables) {
+// Renders the chat template. Throws ApiError.
+std::string render(const Engine& engine, const Json& context) {
   const ChatTemplate* chat_template = engine.chat_template();
   if (chat_template == nullptr) {
     throw invalid_request("messages",
                           "This model has no chat template: use /v1/completions, or start the server with "
                           "--chat-template FILE");
   }
-  if (variables != nullptr) context.update(*variables);
   try {
     return chat_template->render(context);
   } catch (const ChatTemplateError& error) {
@@ -24,15 +24,25 @@ std::string render(const Engine& engine, Json context, const Json* variables) {
   }
 }
 
-const Json* read_variables(FieldReader& fields) {
+// Adds the variables that the request sets to the context of the template.
+void read_variables(FieldReader& fields, const ReasoningForm* form, Json* context) {
+  if (const Json effort = read_effort(fields, form); !effort.is_null()) context->update(effort);
   const Json* variables = fields.object("chat_template_kwargs");
-  if (variables == nullptr) return nullptr;
+  if (variables == nullptr) return;
   for (const char* reserved : {"messages", "tools", "add_generation_prompt"}) {
     if (!variables->contains(reserved)) continue;
     throw invalid_request("chat_template_kwargs", std::string("'chat_template_kwargs.") + reserved +
                                                       "' must be set by the request's field of that name");
   }
-  return variables;
+  context->update(*variables);
+}
+
+// gpt-oss' template reads the thinking from a field of its own, and refuses a call with both thinking and text.
+void show_thinking(Json* messages) {
+  for (Json& message : *messages) {
+    const bool has_text = !message.contains("tool_calls") || message["content"] == "";
+    if (message.contains("reasoning_content") && has_text) message["thinking"] = message["reasoning_content"];
+  }
 }
 
 // Returns whether the answer continues the last message. Sets whether the prompt opens the assistant's turn.
@@ -55,10 +65,10 @@ bool read_continuation(FieldReader& fields, const Json& messages, bool* opens_tu
 // Returns the prompt up to the end of the last message's text. A mark appended to the text shows where it ends, even if
 // the template writes the same text again later. The mark also keeps templates from trimming the text's trailing
 // blanks.
-std::string render_open_ended(const Engine& engine, Json context, const Json* variables) {
+std::string render_open_ended(const Engine& engine, Json context) {
   const std::string mark = make_id("ContinueHere");  // occurs nowhere else
   context["messages"].back()["content"].get_ref<std::string&>() += mark;
-  std::string prompt = render(engine, std::move(context), variables);
+  std::string prompt = render(engine, context);
   const size_t end = prompt.rfind(mark);
   if (end == prompt.npos) throw invalid_request("messages", "The chat template does not show the message to continue");
   prompt.resize(end);
@@ -104,12 +114,20 @@ ChatPrompt read_chat_prompt(FieldReader& fields, const ServedModel& model) {
       shown.push_back(prompt.tools->functions[i].declaration);
     }
   }
-  const Json* variables = read_variables(fields);
+  const std::optional<ReasoningForm> form = reasoning_form(engine);
+  prompt.channels = form && form->channels;
+  if (prompt.channels) show_thinking(&checked);
   bool opens_turn = true;
   const bool continues = read_continuation(fields, checked, &opens_turn);
   Json context = template_context(engine, checked, shown, opens_turn);
-  prompt.text = continues ? render_open_ended(engine, std::move(context), variables)
-                          : render(engine, std::move(context), variables);
+  read_variables(fields, form ? &*form : nullptr, &context);
+  const bool silent = context.value("enable_thinking", Json()) == false;
+  prompt.text = continues ? render_open_ended(engine, std::move(context)) : render(engine, context);
+  if (form) {
+    const std::string tail = continues ? checked.back()["content"].get<std::string>() : prompt.text;
+    prompt.thinking = thinking_after(*form, tail, continues, engine.tokenizer());
+    if (prompt.thinking && silent) prompt.thinking->budget = 0;  // the template cannot turn the thinking off
+  }
   if (prompt.tools) prompt.text += call_opening(*prompt.tools);
   return prompt;
 }

@@ -11,13 +11,15 @@ namespace smartkv::openai {
 
 struct ChatPrompt {
   std::string text;
-  std::optional<ToolUse> tools;  // the tools that the answer may call
-  LineChanges line_changes;      // lines that were taken out of system messages
+  std::optional<ToolUse> tools;      // the tools that the answer may call
+  std::optional<Thinking> thinking;  // absent if the answer does not think
+  LineChanges line_changes;          // lines that were taken out of system messages
+  bool channels = false;             // whether the model writes Harmony's channels
 };
 
-// Reads messages, tools, add_generation_prompt, continue_final_message and chat_template_kwargs. The answer continues
-// an assistant's message at the end, unless add_generation_prompt or continue_final_message says otherwise. Throws
-// ApiError.
+// Reads messages, tools, reasoning_effort, add_generation_prompt, continue_final_message and chat_template_kwargs. The
+// answer continues an assistant's message at the end, unless add_generation_prompt or continue_final_message says
+// otherwise. Throws ApiError.
 ChatPrompt read_chat_prompt(FieldReader& fields, const ServedModel& model);
 
 // Returns the variables of a chat template. `tools` is null if there are none.

@@ -4,7 +4,9 @@
 #include "server/openai/api_request.h"
 #include "server/openai/chat_prompt.h"
 #include "server/openai/field_table.h"
+#include "server/openai/harmony_reader.h"
 #include "server/openai/output_format.h"
+#include "server/openai/reasoning.h"
 
 namespace smartkv::openai {
 
@@ -47,6 +49,18 @@ std::string read_grammar(FieldReader& fields, const ChatPrompt& prompt, std::str
   return format.rules.text(root);
 }
 
+// Sets the thinking of the answer and the special tokens that its parser needs to see.
+void read_thinking(FieldReader& fields, const ChatPrompt& prompt, const Tokenizer& tokenizer,
+                   GenerationRequest* generation) {
+  const int64_t budget = read_thinking_budget(fields);
+  generation->thinking = prompt.thinking;
+  if (prompt.channels) generation->shown_special = special_tokens_in(kHarmonyMarks, tokenizer);
+  if (!prompt.thinking) return;
+  Thinking& thinking = *generation->thinking;
+  if (thinking.budget < 0) thinking.budget = budget;
+  if (!prompt.channels) generation->shown_special = special_tokens_in(thinking.open + thinking.close, tokenizer);
+}
+
 }  // namespace
 
 ApiRequest parse_chat(std::string_view body, const ServedModel& model) { return read_chat(parse_body(body), model); }
@@ -68,8 +82,10 @@ ApiRequest read_chat(const Json& body, const ServedModel& model) {
   check_text_fits(prompt.text, "messages", model.engine);
   generation.prompt = encode_chat(model.engine.tokenizer(), prompt.text);
   generation.grammar = read_grammar(fields, prompt, &request.format_field);
+  read_thinking(fields, prompt, model.engine.tokenizer(), &generation);
   request.tools = prompt.tools;
   request.line_changes = prompt.line_changes;
+  request.channels = prompt.channels;
   generation.max_tokens =
       read_chat_max_tokens(fields, model.engine.context_length() - static_cast<int64_t>(generation.prompt.size()));
   fields.finish();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -23,8 +24,9 @@ std::string_view origin_name(DraftPiece::Origin origin);  // "model", "accepted"
 // The pieces of one choice.
 class DraftText {
  public:
-  explicit DraftText(const Tokenizer& tokenizer, bool skip_special = true)
-      : tokenizer_(&tokenizer), decoder_(tokenizer, skip_special) {}
+  // The parameters are those of StreamDecoder.
+  explicit DraftText(const Tokenizer& tokenizer, bool skip_special = true, std::vector<TokenId> shown = {})
+      : tokenizer_(&tokenizer), decoder_(tokenizer, skip_special, std::move(shown)) {}
 
   // Returns the text of the event's tokens in order, and of rejected drafts. Unlike the event's own text it includes
   // text that a stop string cut off or holds back. REQUIRES: it is called with every event of the choice.

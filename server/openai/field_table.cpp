@@ -158,9 +158,15 @@ std::vector<FieldRow> make_table() {
        "disable_additional_properties": {"const": true}}})"_s,
        "`json`, `regex`, `choice`, `grammar` or `json_object`"},
       {"reasoning", kHonoured, responses, R"({"type": "object", "additionalProperties": false,
-       "properties": {"effort": {"const": "none"}, "summary": {"type": "string"},
-       "generate_summary": {"type": "string"}}})"_s,
-       "`effort`: only `none`; `summary` has no effect"},
+       "properties": {"effort": {"enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max"]},
+       "summary": {"type": "string"}, "generate_summary": {"type": "string"}}})"_s,
+       "`effort`: as `reasoning_effort` of chat; `summary` has no effect: the reasoning itself is returned"},
+      {"reasoning_effort", kHonoured, chat,
+       R"({"enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max"]})"_s,
+       "How much the model thinks; passed to the template ([thinking](../use/reasoning.md))"},
+      {"thinking_budget, thinking_token_budget, thinking_budget_tokens", kHonoured, turns,
+       R"({"type": "integer", "minimum": 0})"_s,
+       "Most tokens of thinking; then the server ends it and the answer begins"},
       {"include", kHonoured, responses, R"({"type": "array", "items": {"enum": ["reasoning.encrypted_content",
        "file_search_call.results", "web_search_call.results", "web_search_call.action.sources",
        "message.input_image.image_url", "computer_call_output.output.image_url", "code_interpreter_call.outputs"]}})"_s,
@@ -250,7 +256,6 @@ std::vector<FieldRow> make_table() {
       {"suffix", kNeutral, completions, only({""})},
       {"audio, prediction, web_search_options", kNeutral, chat, null},
       {"modalities", kNeutral, chat, only({Json::array({"text"})})},
-      {"reasoning_effort", kNeutral, chat, only({"none"})},
       {"verbosity", kNeutral, chat, only({"medium"})},
       {"functions", kNeutral, chat, only({Json::array()}), "use `tools`"},
       {"function_call", kNeutral, chat, only({"none"}), "use `tool_choice`"},
@@ -294,7 +299,7 @@ Json tokenize_properties() {
   Json properties = Json::parse(kTokenize);
   const Json chat = table_properties(Body::kChat);
   for (const char* name : {"model", "messages", "tools", "tool_choice", "parallel_tool_calls", "add_generation_prompt",
-                           "continue_final_message", "chat_template_kwargs"}) {
+                           "continue_final_message", "chat_template_kwargs", "reasoning_effort"}) {
     properties[name] = chat.at(name);
   }
   return properties;

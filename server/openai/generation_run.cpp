@@ -56,6 +56,7 @@ RequestUsage GenerationRun::usage() const {
     total.prompt_tokens += one.prompt_tokens;
     total.cached_tokens += one.cached_tokens;
     total.completion_tokens += one.completion_tokens;
+    total.reasoning_tokens += one.reasoning_tokens;
     total.kv_cache.tokens += one.kv_cache.tokens;
     total.kv_cache.tokens_kept += one.kv_cache.tokens_kept;
     total.kv_cache.bytes += one.kv_cache.bytes;

@@ -47,7 +47,7 @@ std::string token_text(const Tokenizer& tokenizer, TokenId token) {
 std::vector<TokenLogprob> ShownLogprobs::take(const GenerationEvent& event) {
   for (size_t i = 0; i < event.logprobs.size(); ++i) {
     const TokenId token = event.tokens[i];
-    held_.push_back({event.logprobs[i], decoded_, !(skip_special_ && tokenizer_->is_special(token))});
+    held_.push_back({event.logprobs[i], decoded_, decoder_.shows(token)});
     decoded_ += static_cast<int64_t>(decoder_.push(token).size());
   }
   shown_ += static_cast<int64_t>(event.text.size());

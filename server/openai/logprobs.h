@@ -4,6 +4,7 @@
 #include <deque>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/openai/error.h"
@@ -18,8 +19,9 @@ std::string token_text(const Tokenizer& tokenizer, TokenId token);
 // string, which is not part of the answer.
 class ShownLogprobs {
  public:
-  ShownLogprobs(const Tokenizer& tokenizer, bool skip_special)
-      : tokenizer_(&tokenizer), skip_special_(skip_special), decoder_(tokenizer, skip_special) {}
+  // The parameters are those of StreamDecoder.
+  ShownLogprobs(const Tokenizer& tokenizer, bool skip_special, std::vector<TokenId> shown = {})
+      : decoder_(tokenizer, skip_special, std::move(shown)) {}
 
   // Returns the log probabilities of the tokens whose text was shown, at least in part, since the last call. REQUIRES:
   // it is called with every event of the choice.
@@ -32,8 +34,6 @@ class ShownLogprobs {
     bool has_text;  // false for a special token that is not shown
   };
 
-  const Tokenizer* tokenizer_;
-  bool skip_special_;
   StreamDecoder decoder_;
   int64_t decoded_ = 0, shown_ = 0;  // bytes of text: of all tokens so far, and of all events so far
   std::deque<Held> held_;

@@ -52,12 +52,13 @@ constexpr const char* kSchemas = R"({
       "text": {"type": "string"},
       "message": {"type": "object", "required": ["role", "content"], "properties": {
         "role": {"const": "assistant"}, "content": {"type": ["string", "null"]}, "refusal": {"type": "null"},
+        "reasoning_content": {"type": "string"},
         "tool_calls": {"type": "array", "items": {"type": "object", "required": ["id", "type", "function"]}}}}}}}}},
   "Response": {"type": "object", "required": ["id", "object", "created_at", "status", "model", "output", "usage"], "properties": {
     "id": {"type": "string"}, "object": {"const": "response"}, "created_at": {"type": "integer"},
     "status": {"enum": ["completed", "incomplete"]}, "model": {"type": "string"},
     "output": {"type": "array", "items": {"type": "object", "required": ["id", "type", "status"], "properties": {
-      "type": {"enum": ["message", "function_call"]}}}},
+      "type": {"enum": ["message", "reasoning", "function_call"]}}}},
     "usage": {"type": "object", "required": ["input_tokens", "output_tokens", "total_tokens"]}}},
   "Message": {"type": "object", "required": ["id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"], "properties": {
     "id": {"type": "string"}, "type": {"const": "message"}, "role": {"const": "assistant"}, "model": {"type": "string"},

@@ -37,9 +37,9 @@ Json head(const ApiRequest& request, const char* object, int64_t created) {
           {"system_fingerprint", "smartkv-" + std::string(kVersion)}};
 }
 
-// Returns a choice's finish_reason. `parser` is its tool call parser, or null without tools. A call cut by a stop
-// string does not count as a call to make.
-Json finish_json(FinishReason reason, const ToolCallParser* parser = nullptr) {
+// Returns a choice's finish_reason. `parser` is null for completions. A call cut by a stop string does not count as a
+// call to make.
+Json finish_json(FinishReason reason, const AnswerParser* parser = nullptr) {
   if (reason == FinishReason::kStop && parser != nullptr && parser->calls() > 0 && !parser->incomplete())
     return "tool_calls";
   return reason == FinishReason::kNone ? Json(nullptr) : Json(finish_reason(reason));
@@ -79,11 +79,13 @@ void throw_if_failed(const GenerationEvent& event) {
 WholeResponse::WholeResponse(const ApiRequest& request, const Tokenizer& tokenizer)
     : request_(request), tokenizer_(tokenizer), created_(unix_time()) {
   for (size_t i = 0; i < n_choices(request); ++i) {
-    choices_.push_back({.text = echo_text(request, static_cast<int32_t>(i)),
-                        .chat_logprobs = {},
-                        .legacy_logprobs = legacy_logprobs(request, tokenizer),
-                        .shown = {tokenizer, generation(request).skip_special_tokens},
-                        .parser = request.tools ? std::optional(ToolCallParser(*request.tools)) : std::nullopt});
+    choices_.push_back(
+        {.text = echo_text(request, static_cast<int32_t>(i)),
+         .reasoning = {},
+         .chat_logprobs = {},
+         .legacy_logprobs = legacy_logprobs(request, tokenizer),
+         .shown = {tokenizer, generation(request).skip_special_tokens, generation(request).shown_special},
+         .parser = request.chat ? std::optional(AnswerParser(request)) : std::nullopt});
   }
 }
 
@@ -111,6 +113,7 @@ void WholeResponse::add_text(const GenerationEvent& event, Choice* choice) {
   }
   for (const AnswerPiece& piece : choice->parser->take(event)) {
     choice->text += piece.text;
+    choice->reasoning += piece.reasoning;
     if (!piece.name.empty()) choice->tool_calls.push_back(new_call(request_, piece.name));
     if (piece.call >= 0) choice->tool_calls.back()["function"]["arguments"].get_ref<std::string&>() += piece.arguments;
   }
@@ -120,6 +123,7 @@ Json WholeResponse::message_json(const Choice& choice) const {
   const bool only_calls = !choice.tool_calls.empty() && choice.text.empty();
   Json message = {
       {"role", "assistant"}, {"content", only_calls ? Json(nullptr) : Json(choice.text)}, {"refusal", nullptr}};
+  if (!choice.reasoning.empty()) message["reasoning_content"] = choice.reasoning;
   if (!choice.tool_calls.empty()) message["tool_calls"] = choice.tool_calls;
   return message;
 }
@@ -157,10 +161,11 @@ StreamResponse::StreamResponse(const ApiRequest& request, const Tokenizer& token
       tokenizer_(tokenizer),
       created_(unix_time()),
       logprobs_(n_choices(request), legacy_logprobs(request, tokenizer)),
-      shown_(n_choices(request), {tokenizer, generation(request).skip_special_tokens}),
-      parsers_(request.tools ? n_choices(request) : 0, ToolCallParser(request.tools.value_or(ToolUse{}))),
+      shown_(n_choices(request),
+             {tokenizer, generation(request).skip_special_tokens, generation(request).shown_special}),
+      parsers_(request.chat ? n_choices(request) : 0, AnswerParser(request)),
       drafts_(request.include_drafts ? n_choices(request) : 0,
-              DraftText(tokenizer, generation(request).skip_special_tokens)),
+              DraftText(tokenizer, generation(request).skip_special_tokens, generation(request).shown_special)),
       started_(n_choices(request), false) {}
 
 Json StreamResponse::chunk(Json choice) const {
@@ -199,13 +204,10 @@ Json StreamResponse::take_drafts(const GenerationEvent& event) {
 
 std::vector<Json> StreamResponse::deltas(const GenerationEvent& event) {
   std::vector<Json> result;
-  if (parsers_.empty()) {
-    if (!event.text.empty()) result.push_back({{"content", event.text}});
-    return result;
-  }
   for (const AnswerPiece& piece : parsers_[static_cast<size_t>(event.choice)].take(event)) {
     if (piece.call < 0) {
-      result.push_back({{"content", piece.text}});
+      const bool thinks = piece.text.empty();
+      result.push_back({{thinks ? "reasoning_content" : "content", thinks ? piece.reasoning : piece.text}});
       continue;
     }
     Json call =
@@ -233,12 +235,11 @@ std::vector<Json> StreamResponse::add_chat(const GenerationEvent& event) {
     if (!drafts.is_null()) chunks.back()["choices"][0]["drafts"] = std::exchange(drafts, nullptr);
   }
   if (event.finish != FinishReason::kNone) {
-    chunks.push_back(chunk(
-        {{"index", event.choice},
-         {"delta", Json::object()},
-         {"logprobs", nullptr},
-         {"finish_reason",
-          finish_json(event.finish, parsers_.empty() ? nullptr : &parsers_[static_cast<size_t>(event.choice)])}}));
+    chunks.push_back(
+        chunk({{"index", event.choice},
+               {"delta", Json::object()},
+               {"logprobs", nullptr},
+               {"finish_reason", finish_json(event.finish, &parsers_[static_cast<size_t>(event.choice)])}}));
   }
   return chunks;
 }

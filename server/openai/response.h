@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "server/openai/answer_parser.h"
 #include "server/openai/api_request.h"
 #include "server/openai/draft_text.h"
 #include "server/openai/generation_run.h"
 #include "server/openai/logprobs.h"
-#include "server/openai/tool_call_parser.h"
 
 namespace smartkv::openai {
 
@@ -27,13 +27,13 @@ class WholeResponse {
 
  private:
   struct Choice {
-    std::string text;
+    std::string text, reasoning;
     std::vector<TokenLogprob> chat_logprobs;
     LegacyLogprobs legacy_logprobs;
     ShownLogprobs shown;
     FinishReason finish = FinishReason::kNone;
     bool started = false;
-    std::optional<ToolCallParser> parser;  // set for chat with tools
+    std::optional<AnswerParser> parser;  // set for chat
     Json tool_calls = Json::array();
   };
   void add_text(const GenerationEvent& event, Choice* choice);
@@ -69,7 +69,7 @@ class StreamResponse {
   int64_t created_;
   std::vector<LegacyLogprobs> logprobs_;  // per choice
   std::vector<ShownLogprobs> shown_;      // per choice
-  std::vector<ToolCallParser> parsers_;   // per choice; empty without tools
+  std::vector<AnswerParser> parsers_;     // per choice; empty for completions
   std::vector<DraftText> drafts_;         // per choice; empty without include_drafts
   std::vector<bool> started_;             // per choice
   Json usage_;                            // the usage so far, with continuous_usage_stats; else null

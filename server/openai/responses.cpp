@@ -8,22 +8,39 @@ namespace smartkv::openai {
 
 namespace {
 
-Json text_part(const std::string& text) {
-  return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+// Returns an empty part of the content of an item: a message, or reasoning.
+Json empty_part(const std::string& item_type) {
+  if (item_type == "reasoning") return {{"type", "reasoning_text"}, {"text", ""}};
+  return {{"type", "output_text"}, {"text", ""}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+}
+
+// Returns the items of the output that have a text, without it.
+Json new_message() {
+  return {{"id", make_id("msg_")},
+          {"type", "message"},
+          {"status", "in_progress"},
+          {"role", "assistant"},
+          {"content", Json::array()}};
+}
+Json new_reasoning() {
+  return {{"id", make_id("rs_")},
+          {"type", "reasoning"},
+          {"status", "in_progress"},
+          {"summary", Json::array()},
+          {"content", Json::array()}};
 }
 
 Json usage_members(const RequestUsage& usage) {
   return {{"input_tokens", usage.prompt_tokens},
           {"input_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
           {"output_tokens", usage.completion_tokens},
-          {"output_tokens_details", {{"reasoning_tokens", 0}}},
+          {"output_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
 }  // namespace
 
-ResponsesStream::ResponsesStream(const ResponsesRequest& request)
-    : request_(request), parser_(request.chat.tools.value_or(ToolUse{})) {
+ResponsesStream::ResponsesStream(const ResponsesRequest& request) : request_(request), parser_(request.chat) {
   response_ = {{"id", request.chat.id}, {"object", "response"}, {"created_at", unix_time()}, {"status", "in_progress"}};
   response_.update(request.echoed);
   response_["output"] = Json::array();
@@ -45,12 +62,12 @@ std::vector<Json> ResponsesStream::start() {
 
 void ResponsesStream::open_item(Json item, std::vector<Json>* events) {
   close_item(events);
-  const bool message = item["type"] == "message";
+  const bool has_text = item["type"] != "function_call";
   const std::string id = item["id"];
   const auto index = static_cast<int64_t>(response_["output"].size());
   events->push_back(event("response.output_item.added", {{"output_index", index}, {"item", item}}));
-  if (message) {
-    item["content"].push_back(text_part(""));
+  if (has_text) {
+    item["content"].push_back(empty_part(item["type"]));
     events->push_back(
         event("response.content_part.added",
               {{"item_id", id}, {"output_index", index}, {"content_index", 0}, {"part", item["content"][0]}}));
@@ -66,11 +83,13 @@ void ResponsesStream::close_item(std::vector<Json>* events) {
   const bool cut_call = parser_.incomplete() && item["type"] == "function_call";
   item["status"] = finish_ == FinishReason::kLength || cut_call ? "incomplete" : "completed";
   const Json place = {{"item_id", item["id"]}, {"output_index", index}};
-  if (item["type"] == "message") {
+  if (item["type"] != "function_call") {
+    const bool message = item["type"] == "message";
     Json text = place, part = place;
-    text.update({{"content_index", 0}, {"text", item["content"][0]["text"]}, {"logprobs", Json::array()}});
+    text.update({{"content_index", 0}, {"text", item["content"][0]["text"]}});
+    if (message) text["logprobs"] = Json::array();
     part.update({{"content_index", 0}, {"part", item["content"][0]}});
-    events->push_back(event("response.output_text.done", text));
+    events->push_back(event(message ? "response.output_text.done" : "response.reasoning_text.done", text));
     events->push_back(event("response.content_part.done", part));
   } else {
     Json call = place;
@@ -81,8 +100,8 @@ void ResponsesStream::close_item(std::vector<Json>* events) {
 }
 
 void ResponsesStream::add_piece(const AnswerPiece& piece, std::vector<Json>* events) {
-  const bool message = piece.call < 0;
-  if (!message && !piece.name.empty()) {
+  const bool has_text = piece.call < 0, thinks = has_text && !piece.reasoning.empty();
+  if (!has_text && !piece.name.empty()) {
     open_item({{"id", make_id("fc_")},
                {"type", "function_call"},
                {"status", "in_progress"},
@@ -91,35 +110,28 @@ void ResponsesStream::add_piece(const AnswerPiece& piece, std::vector<Json>* eve
                {"arguments", ""}},
               events);
   }
-  if (message && (!open_ || response_["output"].back()["type"] != "message")) {
-    open_item({{"id", make_id("msg_")},
-               {"type", "message"},
-               {"status", "in_progress"},
-               {"role", "assistant"},
-               {"content", Json::array()}},
-              events);
+  if (has_text && (!open_ || response_["output"].back()["type"] != (thinks ? "reasoning" : "message"))) {
+    open_item(thinks ? new_reasoning() : new_message(), events);
   }
-  const std::string& more = message ? piece.text : piece.arguments;
+  const std::string& more = thinks ? piece.reasoning : has_text ? piece.text : piece.arguments;
   if (more.empty()) return;
   Json& item = response_["output"].back();
-  Json& text = message ? item["content"][0]["text"] : item["arguments"];
+  Json& text = has_text ? item["content"][0]["text"] : item["arguments"];
   text.get_ref<std::string&>() += more;
   Json delta = {
       {"item_id", item["id"]}, {"output_index", static_cast<int64_t>(response_["output"].size()) - 1}, {"delta", more}};
-  if (message) delta.update({{"content_index", 0}, {"logprobs", Json::array()}});
-  events->push_back(event(message ? "response.output_text.delta" : "response.function_call_arguments.delta", delta));
+  if (has_text) delta["content_index"] = 0;
+  if (has_text && !thinks) delta["logprobs"] = Json::array();
+  events->push_back(event(thinks     ? "response.reasoning_text.delta"
+                          : has_text ? "response.output_text.delta"
+                                     : "response.function_call_arguments.delta",
+                          delta));
 }
 
 std::vector<Json> ResponsesStream::add(const GenerationEvent& generated, const GenerationRun&) {
   throw_if_failed(generated);
-  std::vector<AnswerPiece> pieces;
-  if (request_.chat.tools) {
-    pieces = parser_.take(generated);
-  } else if (!generated.text.empty()) {
-    pieces.emplace_back().text = generated.text;
-  }
   std::vector<Json> events;
-  for (const AnswerPiece& piece : pieces) add_piece(piece, &events);
+  for (const AnswerPiece& piece : parser_.take(generated)) add_piece(piece, &events);
   if (generated.finish != FinishReason::kNone) finish_ = generated.finish;
   return events;
 }

@@ -4,10 +4,10 @@
 
 #include <vector>
 
+#include "server/openai/answer_parser.h"
 #include "server/openai/api_request.h"
 #include "server/openai/field_names.h"
 #include "server/openai/generation_run.h"
-#include "server/openai/tool_call_parser.h"
 
 namespace smartkv::openai {
 
@@ -37,7 +37,7 @@ class ResponsesStream {
   void add_piece(const AnswerPiece& piece, std::vector<Json>* events);
 
   const ResponsesRequest& request_;
-  ToolCallParser parser_;
+  AnswerParser parser_;
   Json response_;
   bool open_ = false;  // whether the last item of the output is incomplete
   FinishReason finish_ = FinishReason::kNone;

@@ -161,13 +161,13 @@ Json read_text(const Json& text) {
   return nested(*format, "json_schema");
 }
 
-// Checks `reasoning`. Models reason within their text, if at all, so there is no effort to choose and nothing to
-// summarise.
-void read_reasoning(const Json& reasoning) {
+// Returns the effort in `reasoning`, null if there is none. Summaries are not made: the reasoning itself is returned.
+Json read_reasoning(const Json& reasoning) {
   FieldReader fields(reasoning, "reasoning");
-  fields.only_default("effort", {"none"});
+  const Json* effort = fields.find("effort");
   for (const char* key : {"summary", "generate_summary"}) fields.string(key);
   fields.finish();
+  return effort == nullptr ? Json() : *effort;
 }
 
 // Checks `include`, whose values name parts of items that this server never makes.
@@ -203,7 +203,8 @@ Json chat_body(FieldReader& fields, FieldNames* names) {
   }
   for (const auto& [inner, outer] :
        {std::pair("max_tokens", "max_output_tokens"), std::pair("tool_choice.function", "tool_choice"),
-        std::pair("response_format", "text.format"), std::pair("response_format.json_schema", "text.format")}) {
+        std::pair("response_format", "text.format"), std::pair("reasoning_effort", "reasoning.effort"),
+        std::pair("response_format.json_schema", "text.format")}) {
     names->add(inner, outer);
   }
   if (const Json* limit = fields.find("max_output_tokens")) chat["max_tokens"] = *limit;
@@ -213,7 +214,7 @@ Json chat_body(FieldReader& fields, FieldNames* names) {
   if (const Json* text = fields.object("text")) {
     if (Json format = read_text(*text); !format.is_null()) chat["response_format"] = std::move(format);
   }
-  if (const Json* reasoning = fields.object("reasoning")) read_reasoning(*reasoning);
+  if (const Json* reasoning = fields.object("reasoning")) chat["reasoning_effort"] = read_reasoning(*reasoning);
   if (const Json* include = fields.array("include")) read_include(*include, fields.schema("include")["items"]["enum"]);
   fields.finish();
   return chat;

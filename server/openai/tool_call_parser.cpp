@@ -192,8 +192,9 @@ void ToolCallParser::add_loose(const std::vector<LooseCall>& calls, size_t start
   line_start_ = true;
   for (const LooseCall& call : calls) {
     const bool bare = std::find(bare_.begin(), bare_.end(), call.name) != bare_.end();  // no grammar has ensured {}
-    pieces->push_back({.text = {}, .call = calls_, .name = call.name, .arguments = {}});
-    pieces->push_back({.text = {}, .call = calls_++, .name = {}, .arguments = bare ? "{}" : call.arguments});
+    pieces->push_back({.text = {}, .call = calls_, .name = call.name, .arguments = {}, .reasoning = {}});
+    pieces->push_back(
+        {.text = {}, .call = calls_++, .name = {}, .arguments = bare ? "{}" : call.arguments, .reasoning = {}});
   }
 }
 

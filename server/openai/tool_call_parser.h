@@ -5,19 +5,11 @@
 #include <string_view>
 #include <vector>
 
+#include "server/openai/answer_piece.h"
 #include "server/openai/loose_calls.h"
 #include "server/openai/tools.h"
 
 namespace smartkv::openai {
-
-// A piece of an answer: text, reasoning, the beginning of a call, or more of a call's arguments.
-struct AnswerPiece {
-  std::string text;
-  int64_t call = -1;           // index of the call; -1 for text
-  std::string name;            // name of the function, in the first piece of a call only
-  std::string arguments;       // JSON text as the model wrote it
-  std::string reasoning = {};  // more of the text in which the model thought before it answered
-};
 
 // Parses one choice. Calls in the form of the model's template are returned piece by piece. Calls in another form
 // (loose_calls.h) are returned when they are complete.

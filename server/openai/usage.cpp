@@ -41,7 +41,7 @@ Json usage_json(const RequestUsage& usage) {
                {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
                {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}, {"audio_tokens", 0}}},
                {"completion_tokens_details",
-                {{"reasoning_tokens", 0},
+                {{"reasoning_tokens", usage.reasoning_tokens},
                  {"audio_tokens", 0},
                  {"accepted_prediction_tokens", speculation.accepted},
                  {"rejected_prediction_tokens", speculation.drafted - speculation.accepted}}},
