@@ -94,8 +94,7 @@ class ChatSession {
   void answer(const std::string& question) {
     messages_.push_back({{"role", "user"}, {"content", question}});
     try {
-      const std::string text = stream_answer();
-      messages_.push_back({{"role", "assistant"}, {"content", text}});
+      messages_.push_back(stream_answer());
     } catch (const openai::ApiError& error) {
       // The conversation continues without the question, which may have been too long for the context.
       messages_.erase(messages_.size() - 1);
@@ -112,12 +111,14 @@ class ChatSession {
     }
   }
 
-  std::string stream_answer() {
+  // Prints the answer as it comes, its thinking first. Returns its message.
+  Json stream_answer() {
     Json body = sampling_;
     body["messages"] = messages_;
     const openai::ApiRequest request = parse_chat(openai::dump(body), model_);
     openai::GenerationRun run(engine_, request);
-    std::string text;
+    openai::AnswerParser parser(request);
+    std::string text, reasoning;
     TerminalText clean;
     GenerationEvent event;
     FinishReason finish = FinishReason::kNone;
@@ -130,8 +131,13 @@ class ChatSession {
       }
       if (status != openai::GenerationRun::Status::kEvent) continue;
       openai::throw_if_failed(event);
-      text += event.text;
-      std::cout << (writes_to_terminal() ? clean.clean(event.text) : event.text) << std::flush;
+      for (const openai::AnswerPiece& piece : parser.take(event)) {
+        const bool ends_thinking = !reasoning.empty() && text.empty() && !piece.text.empty();
+        const std::string more = (ends_thinking ? "\n\n" : "") + piece.reasoning + piece.text;
+        reasoning += piece.reasoning;
+        text += piece.text;
+        std::cout << (writes_to_terminal() ? clean.clean(more) : more) << std::flush;
+      }
       if (event.finish != FinishReason::kNone) finish = event.finish;
     }
     std::cout << std::endl;
@@ -142,7 +148,9 @@ class ChatSession {
     } else if (finish == FinishReason::kLength && terminal_) {
       std::cerr << "[the answer reached --max-tokens " << sampling_["max_tokens"] << "]" << std::endl;
     }
-    return text;
+    Json message = {{"role", "assistant"}, {"content", text}};
+    if (!reasoning.empty()) message["reasoning_content"] = reasoning;
+    return message;
   }
 
   void show_stats() const {
