@@ -1,9 +1,11 @@
 // The only file that includes XGrammar.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <ctime>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include <xgrammar/compiler.h>
@@ -150,6 +152,13 @@ class XgrammarGrammar final : public CompiledGrammar {
   int64_t vocabulary_;
 };
 
+// Special tokens that grammars of tool calls name: Token(ID). Their text is a byte that no text has, because XGrammar
+// never accepts a token without text.
+constexpr std::array<std::string_view, 13> kMarkTokens = {
+    "[TOOL_CALLS]", "[ARGS]",    "[CALL_ID]",   "<|tool_call|>", "<|/tool_call|>", "<|tool_call>", "<tool_call|>",
+    "<|\"|>",       "<|start|>", "<|channel|>", "<|message|>",   "<|constrain|>",  "<|end|>"};
+constexpr const char* kNoText = "\xff";
+
 // Returns the text of each token. Special tokens have none, so that they never match text of a grammar.
 xgrammar::TokenizerInfo vocabulary_info(const Tokenizer& tokenizer, int64_t vocabulary,
                                         const std::vector<TokenId>& ends) {
@@ -157,6 +166,10 @@ xgrammar::TokenizerInfo vocabulary_info(const Tokenizer& tokenizer, int64_t voca
   for (int64_t i = 0; i < vocabulary; ++i) {
     const auto token = static_cast<TokenId>(i);
     if (!tokenizer.is_special(token)) texts[static_cast<size_t>(i)] = tokenizer.token_bytes(token);
+  }
+  for (const std::string_view mark : kMarkTokens) {
+    const auto token = tokenizer.token_id(mark);
+    if (token && *token < vocabulary && tokenizer.is_special(*token)) texts[static_cast<size_t>(*token)] = kNoText;
   }
   return {texts, xgrammar::VocabType::RAW, static_cast<int>(vocabulary), ends, false};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "server/openai/chat_messages.h"
+#include "server/openai/harmony_reader.h"
 #include "server/openai/reasoning.h"
 
 namespace smartkv::openai {
@@ -42,6 +43,15 @@ void show_thinking(Json* messages) {
   for (Json& message : *messages) {
     const bool has_text = !message.contains("tool_calls") || message["content"] == "";
     if (message.contains("reasoning_content") && has_text) message["thinking"] = message["reasoning_content"];
+  }
+}
+
+// Sets the form of calls, and which of its marks are special tokens.
+void settle(ToolForm form, const Tokenizer& tokenizer, ToolUse* tools) {
+  tools->settle(form);
+  const std::string marks = form == ToolForm::kHarmony ? std::string(kHarmonyMarks) : form_marks(form);
+  for (const TokenId token : special_tokens_in(marks, tokenizer)) {
+    tools->special.emplace_back(tokenizer.token_bytes(token), token);
   }
 }
 
@@ -107,10 +117,15 @@ ChatPrompt read_chat_prompt(FieldReader& fields, const ServedModel& model) {
                            });
   Json shown;  // the tools that the template shows; null if there are none
   if (about_tools) {
-    const ToolForm form = tool_form(engine);
-    if (form == ToolForm::kGeneric) checked = plain_tool_messages(checked, prompt.tools ? &*prompt.tools : nullptr);
-    if (prompt.tools) prompt.tools->settle(form);
-    for (size_t i = 0; prompt.tools && form != ToolForm::kGeneric && i < prompt.tools->functions.size(); ++i) {
+    const ShownForm form = tool_form(engine);
+    if (prompt.tools) settle(form.form, engine.tokenizer(), &*prompt.tools);
+    if (form.form == ToolForm::kGeneric) {
+      checked = plain_tool_messages(checked, prompt.tools ? &*prompt.tools : nullptr);
+    } else if (prompt.tools && !form.explained) {
+      explain_tools(*prompt.tools, &checked);
+    }
+    if (!form.shows_calls && form.form != ToolForm::kGeneric) write_calls(form.form, &checked);
+    for (size_t i = 0; prompt.tools && form.explained && i < prompt.tools->functions.size(); ++i) {
       shown.push_back(prompt.tools->functions[i].declaration);
     }
   }

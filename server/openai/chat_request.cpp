@@ -55,10 +55,16 @@ void read_thinking(FieldReader& fields, const ChatPrompt& prompt, const Tokenize
   const int64_t budget = read_thinking_budget(fields);
   generation->thinking = prompt.thinking;
   if (prompt.channels) generation->shown_special = special_tokens_in(kHarmonyMarks, tokenizer);
+  if (prompt.tools) {
+    for (const auto& [text, token] : prompt.tools->special) generation->shown_special.push_back(token);
+  }
   if (!prompt.thinking) return;
   Thinking& thinking = *generation->thinking;
   if (thinking.budget < 0) thinking.budget = budget;
-  if (!prompt.channels) generation->shown_special = special_tokens_in(thinking.open + thinking.close, tokenizer);
+  const std::vector<TokenId> marks = special_tokens_in(thinking.open + thinking.close, tokenizer);
+  generation->shown_special.insert(generation->shown_special.end(), marks.begin(), marks.end());
+  // A grammar of Harmony's calls begins with the head of the message.
+  if (prompt.channels && prompt.tools && prompt.tools->constrained) thinking.between.clear();
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "server/openai/python_calls.h"
+
 namespace smartkv::openai {
 
 namespace {
@@ -152,14 +154,30 @@ Result LooseCallReader::read_value(std::string_view text, size_t start, std::vec
   return Result::kMore;
 }
 
+// Reads Python calls at `start`. Only the end of a bracket can complete them, so other text is not read again.
+Result LooseCallReader::read_python(std::string_view text, size_t start, std::vector<LooseCall>* calls, size_t* end) {
+  if (python_seen_ > start && text.find_first_of(")]", python_seen_) == text.npos) return Result::kMore;
+  const PythonCalls result = read_python_calls(text.substr(start), names_, calls, end);
+  python_seen_ = 0;
+  if (result == PythonCalls::kText) return Result::kText;
+  if (result == PythonCalls::kMore) {
+    if (text.find('(', start) != text.npos) python_seen_ = text.size();
+    return Result::kMore;
+  }
+  *end += start;
+  return Result::kCalls;
+}
+
 Result LooseCallReader::read(std::string_view text, std::vector<LooseCall>* calls, size_t* end) {
   const bool fenced = text.starts_with('`');
   size_t at = fenced ? behind_fence(text) : 0;
   if (at == text.npos) return Result::kText;
+  const bool code = text.starts_with("```tool_code");
   for (;;) {
     if (at == text.size()) return Result::kMore;
-    if (text[at] != '{' && text[at] != '[') break;
-    const Result value = read_value(text, at, calls, end);
+    Result value = Result::kText;
+    if (text[at] == '{' || text[at] == '[') value = read_value(text, at, calls, end);
+    if (value == Result::kText && (code || (!fenced && text[at] == '['))) value = read_python(text, at, calls, end);
     if (value == Result::kMore) return value;
     if (value == Result::kText) break;
     if (!fenced) return Result::kCalls;

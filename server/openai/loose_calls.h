@@ -16,7 +16,8 @@ struct LooseCall {
   std::string arguments;  // JSON text of an object, as the model wrote it
 };
 
-// Reads one call or an array of calls. A call is {"name": NAME, "arguments": {...}}. The key "parameters" may replace
+// Reads one call or an array of calls, also calls of Python functions (python_calls.h): a list in brackets, or a block
+// fenced with ```tool_code. Otherwise a call is {"name": NAME, "arguments": {...}}. The key "parameters" may replace
 // "arguments", and the object may be wrapped in {"type": "function", "function": {...}}. Everything else is text, even
 // a call of an unknown function.
 class LooseCallReader {
@@ -39,10 +40,12 @@ class LooseCallReader {
   Result read_value(std::string_view text, size_t start, std::vector<LooseCall>* calls, size_t* end);
   Result could_be_call(std::string_view text) const;
   bool begins_name(std::string_view text) const;
+  Result read_python(std::string_view text, size_t start, std::vector<LooseCall>* calls, size_t* end);
   bool add_calls(std::string_view json, std::vector<LooseCall>* calls) const;
 
   std::vector<std::string> names_;
   Scan scan_;
+  size_t python_seen_ = 0;  // bytes of an unfinished Python call that were read
 };
 
 }  // namespace smartkv::openai

@@ -47,7 +47,9 @@ Json finish_json(FinishReason reason, const AnswerParser* parser = nullptr) {
 
 Json new_call(const ApiRequest& request, const std::string& name) {
   std::string id = make_id("call_");
-  if (request.tools->form == ToolForm::kMistral) id = make_id("").substr(0, 9);  // its templates require 9 characters
+  const ToolForm form = request.tools->form;
+  if (form == ToolForm::kMistral || form == ToolForm::kMistralArgs)
+    id = make_id("").substr(0, 9);  // its templates require 9 characters
   return {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", ""}}}};
 }
 

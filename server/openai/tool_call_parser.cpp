@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "server/openai/partial_mark.h"
+
 namespace smartkv::openai {
 
 namespace {
-
-constexpr std::string_view kHermesStart = "<tool_call>", kMistralStart = "[TOOL_CALLS]";
 
 // Reads the beginning of a call, `{"name": "f", "arguments": `, from a text that may be cut anywhere.
 class HeadReader {
@@ -60,7 +60,13 @@ std::vector<std::string> names_of(const ToolUse& tools) {
 }  // namespace
 
 ToolCallParser::ToolCallParser(const ToolUse& tools)
-    : form_(tools.form), parallel_(tools.parallel), constrained_(tools.constrained), loose_(names_of(tools)) {
+    : form_(tools.form),
+      mark_(call_mark(tools.form)),
+      parallel_(tools.parallel),
+      constrained_(tools.constrained),
+      loose_(names_of(tools)) {
+  first_word_ = std::min(mark_.find('\n'), mark_.size());
+  if (const NamedForm* form = named_form(form_)) named_.emplace(*form, tools);
   for (const ToolFunction& function : tools.functions) {
     if (takes_nothing(function)) bare_.push_back(function.name);
   }
@@ -78,7 +84,8 @@ std::vector<AnswerPiece> ToolCallParser::flush() {
   std::vector<AnswerPiece> pieces;
   held_.insert(0, opening_);
   opening_.clear();
-  if (state_ == State::kTail || (calls_ > 0 && held_.find_first_not_of(kBlanks) == held_.npos)) held_.clear();
+  const bool after_call = state_ == State::kTail || (state_ == State::kNamed && named_->begun());
+  if (after_call || (calls_ > 0 && held_.find_first_not_of(kBlanks) == held_.npos)) held_.clear();
   add_text(held_.size(), &pieces);
   return pieces;
 }
@@ -97,6 +104,7 @@ bool ToolCallParser::step(std::vector<AnswerPiece>* pieces) {
     case State::kHead: return read_head(pieces);
     case State::kArguments: return read_arguments(pieces);
     case State::kTail: return read_tail();
+    case State::kNamed: return read_named(pieces);
   }
   return false;
 }
@@ -119,21 +127,21 @@ size_t ToolCallParser::behind_text(size_t end) const {
 // Decides at the start of an answer whether it consists of calls or is text, in forms in which it cannot be both. It is
 // calls only if a grammar or the marker of the form ensures that.
 bool ToolCallParser::find_start(std::vector<AnswerPiece>*) {
-  if (form_ == ToolForm::kHermes) {
+  const bool marked = form_ == ToolForm::kMistral || form_ == ToolForm::kGranite;
+  if (!marked && form_ != ToolForm::kLlama3 && form_ != ToolForm::kGeneric) {
     state_ = State::kText;
     return true;
   }
   const size_t first = held_.find_first_not_of(kBlanks);
   if (first == held_.npos) return false;
   const std::string_view rest = std::string_view(held_).substr(first);
-  if (form_ == ToolForm::kMistral && rest.substr(0, kMistralStart.size()) == kMistralStart.substr(0, rest.size()) &&
-      rest.size() > 1) {
-    if (rest.size() < kMistralStart.size()) return false;
-    held_.erase(0, first + kMistralStart.size());
+  if (marked && rest.size() > 1 && may_begin_with(rest, mark_)) {
+    if (rest.size() < mark_.size()) return false;
+    held_.erase(0, first + mark_.size());
     constrained_ = true;
     return true;
   }
-  if (form_ == ToolForm::kMistral && rest.size() == 1 && rest[0] == '[') return false;
+  if (marked && rest.size() == 1 && rest[0] == mark_[0]) return false;
   if (constrained_ && rest[0] == '[' && form_ != ToolForm::kLlama3) {
     if (rest.find_first_not_of(kBlanks, 1) == rest.npos) return false;
     opening_ = held_.substr(0, first + 1);
@@ -150,9 +158,8 @@ bool ToolCallParser::find_in_text(std::vector<AnswerPiece>* pieces) {
   for (size_t i = 0; may_call && i < held_.size(); ++i) {
     const char c = held_[i];
     const std::string_view rest = std::string_view(held_).substr(i);
-    if (form_ == ToolForm::kHermes && c == '<' &&
-        rest.substr(0, kHermesStart.size()) == kHermesStart.substr(0, rest.size())) {
-      if (rest.size() >= kHermesStart.size()) return begin_tagged(i, pieces);
+    if (!mark_.empty() && c == mark_[0] && may_begin_with(rest, mark_.substr(0, first_word_))) {
+      if (rest.size() >= first_word_) return begin_marked(i, pieces);
       add_text(behind_text(i), pieces);
       return false;
     }
@@ -175,13 +182,37 @@ bool ToolCallParser::find_in_text(std::vector<AnswerPiece>* pieces) {
   return false;
 }
 
-bool ToolCallParser::begin_tagged(size_t at, std::vector<AnswerPiece>* pieces) {
+bool ToolCallParser::begin_marked(size_t at, std::vector<AnswerPiece>* pieces) {
   const size_t end = behind_text(at);
   add_text(end, pieces);
-  opening_ = held_.substr(0, at - end + kHermesStart.size());
+  if (named_) {
+    state_ = State::kNamed;
+    return true;
+  }
+  opening_ = held_.substr(0, at - end + mark_.size());
   held_.erase(0, opening_.size());
   state_ = State::kHead;
+  if (form_ == ToolForm::kHermes) return true;
+  constrained_ = true;  // the rest of the answer is calls
+  opening_.clear();
+  state_ = State::kStart;
   return true;
+}
+
+bool ToolCallParser::read_named(std::vector<AnswerPiece>* pieces) {
+  const NamedCallReader::Result result = named_->read(&held_, &calls_, pieces);
+  if (result == NamedCallReader::Result::kMore) return false;
+  if (result == NamedCallReader::Result::kText) {
+    add_text(held_.find_first_not_of(kBlanks) + first_word_, pieces);
+  } else {
+    line_start_ = true;
+  }
+  state_ = State::kText;
+  return true;
+}
+
+bool ToolCallParser::incomplete() const {
+  return state_ == State::kArguments || (state_ == State::kNamed && named_->within_arguments());
 }
 
 void ToolCallParser::add_loose(const std::vector<LooseCall>& calls, size_t start, size_t end,

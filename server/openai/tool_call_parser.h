@@ -1,12 +1,14 @@
 // Extracts tool calls from the text of an answer while it is generated.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "server/openai/answer_piece.h"
 #include "server/openai/loose_calls.h"
+#include "server/openai/named_calls.h"
 #include "server/openai/tools.h"
 
 namespace smartkv::openai {
@@ -19,16 +21,17 @@ class ToolCallParser {
   // Returns the pieces that are certain. Text that may turn out to begin a call is held back.
   std::vector<AnswerPiece> push(std::string_view text);
   std::vector<AnswerPiece> flush();  // called at the end of the answer; returns text that was held back
-  std::vector<AnswerPiece> take(const GenerationEvent& event);     // push(), then flush() if the event is the last
-  int64_t calls() const { return calls_; }                         // number of calls so far
-  bool incomplete() const { return state_ == State::kArguments; }  // whether the last call's arguments have not ended
+  std::vector<AnswerPiece> take(const GenerationEvent& event);  // push(), then flush() if the event is the last
+  int64_t calls() const { return calls_; }                      // number of calls so far
+  bool incomplete() const;                                      // whether the last call's arguments have not ended
 
  private:
-  enum class State : uint8_t { kStart, kText, kHead, kArguments, kTail };
+  enum class State : uint8_t { kStart, kText, kHead, kArguments, kTail, kNamed };
   bool step(std::vector<AnswerPiece>* pieces);  // false if more text is needed
   bool find_start(std::vector<AnswerPiece>* pieces);
   bool find_in_text(std::vector<AnswerPiece>* pieces);
-  bool begin_tagged(size_t at, std::vector<AnswerPiece>* pieces);
+  bool begin_marked(size_t at, std::vector<AnswerPiece>* pieces);
+  bool read_named(std::vector<AnswerPiece>* pieces);
   void add_loose(const std::vector<LooseCall>& calls, size_t start, size_t end, std::vector<AnswerPiece>* pieces);
   bool read_head(std::vector<AnswerPiece>* pieces);
   bool read_arguments(std::vector<AnswerPiece>* pieces);
@@ -37,6 +40,9 @@ class ToolCallParser {
   size_t behind_text(size_t end) const;  // returns the size of held_[0, end) without the white space at its end
 
   ToolForm form_;
+  std::string_view mark_;                 // begins calls in a text; "" in forms without one
+  size_t first_word_ = 0;                 // bytes of mark_ before white space; they tell that calls begin
+  std::optional<NamedCallReader> named_;  // set for named forms
   bool parallel_, constrained_;
   std::vector<std::string> bare_;  // names of functions whose arguments can only be {}
   LooseCallReader loose_;

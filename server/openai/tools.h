@@ -7,17 +7,9 @@
 
 #include "engine/sampling/ebnf.h"
 #include "server/openai/field_reader.h"
+#include "server/openai/tool_forms.h"
 
 namespace smartkv::openai {
-
-// The form in which a model writes calls.
-enum class ToolForm : uint8_t {
-  kHermes,   // <tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>, anywhere in a text; Hermes, Qwen
-  kLlama3,   // {"name": ..., "parameters": {...}} as the whole answer
-  kMistral,  // [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...] as the whole answer
-  kGeneric,  // {"name": ..., "arguments": {...}}, or an array of such objects, as the whole answer. A built-in system
-             // text explains this form to the model, because its template does not show tools.
-};
 
 // A function that the model may call.
 struct ToolFunction {
@@ -35,11 +27,12 @@ struct ToolUse {
   Choice choice = Choice::kAuto;
   bool parallel = true;  // whether an answer may hold more than one call
   ToolForm form = ToolForm::kGeneric;
-  bool constrained = true;  // whether a grammar constrains calls
+  bool constrained = true;                               // whether a grammar constrains calls
+  std::vector<std::pair<std::string, TokenId>> special;  // special tokens among the marks of the form, with their text
 
-  // Sets the form, and decides whether a grammar constrains calls. Mistral's models begin calls with a special token,
-  // which no grammar of text allows. If such a model may choose whether to call, a grammar applies only if a function
-  // is strict.
+  // Sets the form, and decides whether a grammar constrains calls. The models of some forms write calls as the whole
+  // answer, after a mark. If such a model may choose whether to call, a grammar applies only if a function is strict,
+  // because it would keep text and calls apart.
   void settle(ToolForm template_form);
 };
 
@@ -53,15 +46,17 @@ void require_function_type(FieldReader& fields);
 // set yet: see ToolUse::settle(). Throws ApiError.
 std::optional<ToolUse> read_tool_use(FieldReader& fields);
 
-// Returns the form in which the model's chat template writes calls. It finds it by rendering a call. Returns kGeneric
-// if the template does not show tools.
-ToolForm tool_form(const Engine& engine);
-
 // Converts the messages for kGeneric: calls and results become plain turns, and a system text shows the functions of
 // `tools`. `tools` may be null if there are none.
 Json plain_tool_messages(const Json& messages, const ToolUse* tools);
 
-// Returns the text to append to the prompt so that the answer is a call, or "" if the grammar alone ensures that.
+// Writes the calls in the messages as text of the form, for a template that does not show them.
+void write_calls(ToolForm form, Json* messages);
+
+// Adds the system text that explains the functions, and how the form of `tools` calls them, to the messages.
+void explain_tools(const ToolUse& tools, Json* messages);
+
+// Returns the text to append to the prompt so that the answer is a call, or "" if the grammar ensures that.
 std::string call_opening(const ToolUse& tools);
 
 // Adds the rules of an answer with calls, and returns the expression for it. `otherwise` is the expression for an

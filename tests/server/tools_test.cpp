@@ -244,7 +244,7 @@ TEST_F(ToolsTest, ALongCallInAnotherFormIsReadInLinearTime) {
             call.size() - std::string(R"({"name": "f", "arguments": })").size() + 4);
 }
 
-TEST_F(ToolsTest, FormIsWhatTheTemplateWrites) { EXPECT_EQ(tool_form(engine_), ToolForm::kGeneric); }
+TEST_F(ToolsTest, FormIsWhatTheTemplateWrites) { EXPECT_EQ(tool_form(engine_).form, ToolForm::kGeneric); }
 
 TEST_F(ToolsTest, ArgumentsOfAToolWithoutPropertiesAreEmpty) {
   for (const char* parameters :
