@@ -11,7 +11,7 @@ source scripts/setup.sh
 SECONDS_EACH=${1:-60}
 shift || true
 TARGETS=("$@")
-[ ${#TARGETS[@]} -gt 0 ] || TARGETS=(agent_traces config chat_template gguf json_requests prefix_files requests safetensors tokenizer_json)
+[ ${#TARGETS[@]} -gt 0 ] || TARGETS=(agent_traces answers config chat_template gguf json_requests prefix_files requests safetensors tokenizer_json)
 
 install_packages clang-16 libclang-rt-16-dev  # clang 14 cannot capture structured bindings in lambdas
 # These are built with g++ and not instrumented, because clang 16 cannot compile them (SMARTKV_GCC_LIBRARIES).
