@@ -87,7 +87,7 @@ def check_anthropic(url):
     with client.messages.stream(**options) as stream:
         assert "".join(stream.text_stream) == whole.content[0].text
         final = stream.get_final_message()
-    assert final.content == whole.content and final.stop_reason == whole.stop_reason
+    assert final.content[0].text == whole.content[0].text and final.stop_reason == whole.stop_reason
     assert final.usage.input_tokens + final.usage.cache_read_input_tokens == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
     cached = client.messages.create(**options, cache_control={"type": "ephemeral", "ttl": "1h"})
     prompt = whole.usage.input_tokens + whole.usage.cache_read_input_tokens

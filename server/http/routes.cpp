@@ -142,14 +142,19 @@ void answer_responses(Service& service, const Request& request, ResponseWriter& 
   respond(service, openai::parse_responses(request.body, service.model), response);
 }
 
-// Throws ApiError unless the request is for the version of Anthropic's API that this server speaks, or names none.
-// anthropic-beta is ignored: it turns on what this server has in any case, or refuses by the fields that ask for it.
+// Throws ApiError unless the header anthropic-version is absent or a version of the API with the events of 2023-06-01,
+// which later versions have kept. anthropic-beta is ignored: it turns on what this server has in any case, or refuses
+// by the fields that ask for it.
 void check_version(const Request& request) {
-  static constexpr std::string_view kVersionHeader = "anthropic-version", kSpoken = "2023-06-01";
-  const std::string version = request.field(kVersionHeader);
-  if (version.empty() || version == kSpoken) return;
+  static constexpr std::string_view kFirst = "2023-06-01";
+  const std::string version = request.field("anthropic-version");
+  if (version.empty()) return;
+  bool date = version.size() == kFirst.size() && version >= kFirst;
+  for (size_t i = 0; date && i < version.size(); ++i)
+    date = kFirst[i] == '-' ? version[i] == '-' : version[i] >= '0' && version[i] <= '9';
+  if (date) return;
   throw openai::invalid_request(
-      "", "The header " + std::string(kVersionHeader) + ": expected " + std::string(kSpoken) + ", found " + version);
+      "", "The header anthropic-version: expected a date from " + std::string(kFirst) + " on, found " + version);
 }
 
 void answer_messages(Service& service, const Request& request, ResponseWriter& response) {

@@ -168,16 +168,21 @@ TEST(MessagesHttp, ADrainingServerIsOverloaded) {
   expect_their_error(server.post("/v1/messages", kMessage), 529, "overloaded_error");
 }
 
-TEST(MessagesHttp, OneVersionOfTheApiIsSpoken) {
+TEST(MessagesHttp, VersionsOfTheApiAreDates) {
   TestServer server;
   auto client = server.client();
   const auto post = [&](const httplib::Headers& headers) {
     return client.Post("/v1/messages", headers, kMessage, "application/json");
   };
-  EXPECT_EQ(post({{"anthropic-version", "2023-06-01"}, {"anthropic-beta", "oauth-2025-04-20,any"}})->status, 200);
-  const auto other = post({{"anthropic-version", "2030-01-01"}});
-  expect_their_error(other, 400, "invalid_request_error");
-  EXPECT_THAT(other->body, HasSubstr("expected 2023-06-01, found 2030-01-01"));
+  for (const char* version : {"2023-06-01", "2026-10-21"}) {
+    EXPECT_EQ(post({{"anthropic-version", version}, {"anthropic-beta", "oauth-2025-04-20,any"}})->status, 200)
+        << version;
+  }
+  for (const char* version : {"2023-01-01", "latest", "2026-10-2x", "2026/10/21"}) {
+    const auto other = post({{"anthropic-version", version}});
+    expect_their_error(other, 400, "invalid_request_error");
+    EXPECT_THAT(other->body, HasSubstr("expected a date from 2023-06-01 on, found ")) << version;
+  }
 }
 
 TEST(MessagesHttp, LeavingAStreamCancelsIt) {
