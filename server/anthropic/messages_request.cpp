@@ -7,6 +7,7 @@
 #include "server/anthropic/messages.h"
 #include "server/openai/chat_prompt.h"
 #include "server/openai/field_table.h"
+#include "server/openai/reasoning.h"
 
 namespace smartkv::anthropic {
 
@@ -277,6 +278,7 @@ void read_thinking(const Json& thinking, int64_t max_tokens, MessagesRequest* re
                                                           std::to_string(budget));
     }
     (*chat)["thinking_budget"] = budget;
+    request->names.add("thinking_budget", "thinking.budget_tokens");
   }
   if (type != "disabled")
     request->omits_thinking = read_word(fields, "display", {"summarized", "omitted"}, "summarized") == "omitted";
@@ -289,10 +291,13 @@ void read_thinking(const Json& thinking, int64_t max_tokens, MessagesRequest* re
   variables["enable_thinking"] = type != "disabled";
 }
 
-void read_output_config(const Json& config, MessagesRequest* request, Json* chat) {
+// `thinks`: whether the model can think, so that an effort has an effect.
+void read_output_config(const Json& config, bool thinks, MessagesRequest* request, Json* chat) {
   FieldReader fields(config, "output_config");
-  // Models have no levels of effort.
-  if (fields.find("effort") != nullptr) read_word(fields, "effort", {"low", "medium", "high", "xhigh", "max"});
+  if (fields.find("effort") != nullptr) {
+    const std::string effort = read_word(fields, "effort", {"low", "medium", "high", "xhigh", "max"});
+    if (thinks) (*chat)["reasoning_effort"] = effort;
+  }
   const Json* format = fields.object("format");
   fields.finish();
   if (format == nullptr) return;
@@ -325,7 +330,7 @@ void read_metadata(const Json& metadata) {
 }
 
 // Returns the body of a chat request. `body` is kMessages or kCountTokens.
-Json chat_body(FieldReader& fields, Body body, MessagesRequest* request) {
+Json chat_body(FieldReader& fields, Body body, const Engine& engine, MessagesRequest* request) {
   Json chat = Json::object();
   for (const openai::FieldRow& row : openai::field_table()) {
     if (row.use != openai::FieldUse::kHonoured || !row.is_of(Body::kChat) || !row.is_of(body)) continue;
@@ -355,7 +360,9 @@ Json chat_body(FieldReader& fields, Body body, MessagesRequest* request) {
   if (const Json* tools = fields.array("tools")) read_tools(*tools, request, &marks, &chat);
   if (const Json* choice = fields.object("tool_choice")) read_tool_choice(*choice, request, &chat);
   if (const Json* thinking = fields.object("thinking")) read_thinking(*thinking, max_tokens, request, &chat);
-  if (const Json* config = fields.object("output_config")) read_output_config(*config, request, &chat);
+  if (const Json* config = fields.object("output_config")) {
+    read_output_config(*config, openai::reasoning_form(engine).has_value(), request, &chat);
+  }
   if (const Json* management = fields.object("context_management")) read_context_management(*management);
   fields.finish();
   request->cache_ttl = marks.ttl();
@@ -368,7 +375,7 @@ MessagesRequest parse_messages(std::string_view body, const openai::ServedModel&
   const Json json = openai::parse_body(body);
   FieldReader fields(json, &openai::body_schema(Body::kMessages));
   MessagesRequest request{.chat = {}, .names = {}, .signer = ThinkingSigner(model.signing_key)};
-  const Json chat = chat_body(fields, Body::kMessages, &request);
+  const Json chat = chat_body(fields, Body::kMessages, model.engine, &request);
   try {
     request.chat = openai::read_chat(chat, model);
   } catch (const ApiError& error) {
@@ -383,7 +390,7 @@ Json count_tokens(std::string_view body, const openai::ServedModel& model) {
   const Json json = openai::parse_body(body);
   FieldReader fields(json, &openai::body_schema(Body::kCountTokens));
   MessagesRequest request{.chat = {}, .names = {}, .signer = ThinkingSigner(model.signing_key)};
-  const Json chat = chat_body(fields, Body::kCountTokens, &request);
+  const Json chat = chat_body(fields, Body::kCountTokens, model.engine, &request);
   try {
     FieldReader chat_fields(chat, &openai::body_schema(Body::kChat));
     openai::read_model(chat_fields, model, &request.chat);

@@ -210,7 +210,7 @@ std::vector<FieldRow> make_table() {
        "effort": {"enum": ["low", "medium", "high", "xhigh", "max"]}, "format": {"type": "object",
        "required": ["type", "schema"], "additionalProperties": false, "properties": {"type": {"const": "json_schema"},
        "schema": {"type": "object"}}}}})"_s,
-       "`format`: a JSON schema for the answer; `effort` has no effect"},
+       "`format`: a JSON schema for the answer; `effort`: of thinking, for models that think"},
       {"cache_control", kHonoured, prompts, R"({"type": "object", "required": ["type"], "additionalProperties": false,
        "properties": {"type": {"const": "ephemeral"}, "ttl": {"enum": ["5m", "1h"]}, "scope": {"type": "string"}}})"_s,
        "A mark at the end of the prompt, like those of its blocks ([caching](#caching))"},

@@ -1,7 +1,9 @@
 // The Messages API: the requests that it accepts, and the events of its streams.
 #include "server/anthropic/messages.h"
 
+#include <fstream>
 #include <functional>
+#include <sstream>
 #include <utility>
 
 #include <gmock/gmock.h>
@@ -373,6 +375,22 @@ TEST_F(MessagesTest, AnOutputFormatIsAGrammar) {
   EXPECT_EQ(refused(R"(, "output_config": {"format": {"type": "text"}})"), "output_config.format.type");
   EXPECT_EQ(refused(R"(, "output_config": {"effort": "most"})"), "output_config.effort");
   EXPECT_EQ(refused(R"(, "output_config": {"style": 1})"), "output_config.style");
+}
+
+TEST_F(MessagesTest, ABudgetAndAnEffortSteerTheThinking) {
+  std::stringstream text;
+  text << std::ifstream(SMARTKV_FIXTURES "/chat_templates/published/qwen3.jinja").rdbuf();
+  engine_.set_chat_template((text.str() + "{{ reasoning_effort }}").c_str());
+  engine_.set_context_length(9000);
+  const auto generation = [&](const std::string& fields) {
+    const std::string body = R"({"max_tokens": 2000, "messages": [{"role": "user", "content": "hi"}])" + fields + "}";
+    return parse_messages(body, model_).chat.generations.front();
+  };
+  const auto budget = [&](const std::string& fields) { return generation(fields).thinking.value().budget; };
+  EXPECT_EQ(budget(""), -1);
+  EXPECT_EQ(budget(R"(, "thinking": {"type": "enabled", "budget_tokens": 1024})"), 1024);
+  const std::string with_effort = engine_.tokenizer().decode(generation(R"(, "output_config": {"effort": "low"})").prompt, false);
+  EXPECT_TRUE(with_effort.ends_with("low")) << with_effort;
 }
 
 TEST_F(MessagesTest, ThinkingSetsTheVariableOfTemplates) {
