@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <queue>
 #include <unordered_set>
+#include <utility>
 
 #include "cache/state_io.h"
 
@@ -29,10 +30,31 @@ std::unique_ptr<SequenceCache> cut_back(const SequenceCache& state, int64_t n, i
   return cut->resume(prompt_tokens);
 }
 
+uint64_t hash_of(const std::string& key) { return std::hash<std::string>{}(key) | 1; }
+
+// Returns the hash of one token more than `hash` covers.
+uint64_t extend(uint64_t hash, int32_t token) {
+  hash =
+      (hash ^ static_cast<uint32_t>(token)) * 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio, as Fibonacci hashing
+  return hash ^ hash >> 32;
+}
+
+uint64_t hash_of(const std::string& key, std::span<const int32_t> tokens) {
+  uint64_t hash = hash_of(key);
+  for (const int32_t token : tokens) hash = extend(hash, token);
+  return hash;
+}
+
 }  // namespace
 
-PrefixCache::PrefixCache(int64_t max_bytes, PrefixFiles* files)
-    : max_bytes_(max_bytes), versions_(kGroups, 1), files_(files) {
+PrefixCache::PrefixCache(int64_t max_bytes, PrefixFiles* files, int64_t attention_tokens, Rule rule)
+    : max_bytes_(max_bytes),
+      versions_(kGroups, 1),
+      files_(files),
+      attention_tokens_(attention_tokens),
+      rule_(std::move(rule)),
+      begun_(kGroups) {
+  for (auto& branch : begun_) branch = std::make_shared<Branch>();
   if (files == nullptr) return;
   for (auto& [name, record] : files->take_found()) {
     if (static_cast<int64_t>(record.tokens.size()) < kLeastTokens) continue;
@@ -41,6 +63,8 @@ PrefixCache::PrefixCache(int64_t max_bytes, PrefixFiles* files)
     node->file = name;
     node->committed = record.committed;
     node->group = group_of(record.key, record.tokens);
+    node->hash = hash_of(record.key, record.tokens);
+    node->reuse = reuse_.begin(std::make_shared<Turn>(), node->depth);
     use(node);
   }
 }
@@ -194,14 +218,20 @@ PrefixCache::Covered PrefixCache::covers(const std::string& key, std::span<const
 
 std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const KvCachePolicy& policy,
                                                  std::span<const int32_t> prompt, int64_t* diverges_at, Held* held,
-                                                 int64_t most) {
+                                                 int64_t most, std::shared_ptr<Turn>* turn) {
   int64_t parts = 0;
   if (diverges_at == nullptr) diverges_at = &parts;
   *diverges_at = 0;
   collect_files();
+  const bool learns = turn != nullptr && *turn == nullptr;
   const auto root = roots_.find(key);
-  if (root == roots_.end()) return nullptr;
+  if (root == roots_.end()) {
+    if (learns) *turn = learn(key, prompt, nullptr, 0, diverges_at);
+    return nullptr;
+  }
   std::unique_ptr<SequenceCache> cache;
+  Node* from = nullptr;
+  int64_t n = 0;
   bool swept = true;
   const std::vector<Parting> places = partings(root->second.get(), prompt, diverges_at);
   std::unordered_set<const Node*> tried;
@@ -220,9 +250,12 @@ std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const K
     cache = cut_back(*of->state->cache, std::min(candidate->n, most), static_cast<int64_t>(prompt.size()));
     if (cache == nullptr) continue;
     use(of);
+    from = of;
+    n = candidate->n;
     if (held != nullptr) *held = of->state;
     break;
   }
+  if (learns) *turn = learn(key, prompt, from, n, diverges_at);
   if (!swept) {
     sweep(root->second.get());
     prune(root->second.get());
@@ -258,9 +291,20 @@ bool PrefixCache::load(Node* node, int64_t n_tokens, const KvCachePolicy& policy
 
 void PrefixCache::hold(Node* node, std::shared_ptr<const SequenceCache> cache, int64_t own_bytes) {
   if (node->state == nullptr) {
-    node->state = std::make_shared<State>();
+    auto state = std::make_shared<State>();
+    if (stored_.size() == stored_.capacity()) {  // Evicting must not need memory.
+      const size_t more = 2 * stored_.size() + 16;
+      order_.reserve(more);
+      passed_over_.reserve(more);
+      stored_.reserve(more);
+    }
+    node->stored_at = stored_.size();
+    stored_.push_back(node);
+    node->state = std::move(state);
     ++n_states_;
   }
+  node->freed = own_bytes;
+  ranked_ = false;
   bytes_ += own_bytes - node->state->own_bytes;
   node->state->cache = std::move(cache);
   node->state->own_bytes = own_bytes;
@@ -318,7 +362,8 @@ PrefixCache::Node* PrefixCache::node_of(const std::string& key, std::span<const 
 }
 
 PrefixCache::Held PrefixCache::insert(const std::string& key, std::span<const int32_t> tokens,
-                                      std::unique_ptr<SequenceCache> state, int64_t own_bytes) {
+                                      std::unique_ptr<SequenceCache> state, int64_t own_bytes,
+                                      std::shared_ptr<Turn> turn) {
   collect_files();
   own_bytes = std::max<int64_t>(0, own_bytes);
   if (own_bytes > max_bytes_ || static_cast<int64_t>(tokens.size()) < kLeastTokens) return nullptr;
@@ -330,7 +375,17 @@ PrefixCache::Held PrefixCache::insert(const std::string& key, std::span<const in
                                              : node->state->cache->committed() > state->committed();
   if (node->state != nullptr && !better) return node->state;
   const std::shared_ptr<const SequenceCache> cache(std::move(state));
+  if (turn == nullptr) turn = std::make_shared<Turn>();
+  node->hash = hash_of(key, tokens);
+  node->reuse = reuse_.begin(turn, node->depth);
+  if (const auto ghost = ghosts_.find(node->hash); ghost != ghosts_.end()) {
+    if (ghost->second.reuse.branch != nullptr) node->reuse = ghost->second.reuse;
+    forget(node->hash);
+  }
   hold(node, cache, own_bytes);
+  if (Node* shorter = stored_above(*node); shorter != nullptr && shorter->reuse.turn == turn) {
+    reuse_.set_inner(&shorter->reuse);
+  }
   list(node);
   if (files_ != nullptr && better && cache->save(nullptr)) {
     const PrefixRecord record{key, {tokens.begin(), tokens.end()}, cache->committed(), own_bytes};
@@ -351,14 +406,15 @@ void PrefixCache::make_room() {
   }
 }
 
+// A sequence that runs with the state's pages holds `running` as well. The other holders wait to resume from it.
+int64_t PrefixCache::waiting(const Node& node) { return node.state.use_count() - node.state->running.use_count(); }
+
 bool PrefixCache::may_go(const Node& node, Evict which) {
   if (node.state == nullptr) return false;
   if (which == Evict::kAny || node.state.use_count() == 1) return true;
-  // A sequence that runs with the state's pages holds `running` as well. The other holders wait to resume from it.
-  const long waiting = node.state.use_count() - node.state->running.use_count();
   const bool owed = node.state->owed.use_count() > 1;
   // A preempted sequence also loses a state that only it wants: while it waits, other sequences run with those bytes.
-  const bool wanted = waiting > (owed ? 1 : 0);
+  const bool wanted = waiting(node) > (owed ? 1 : 0);
   if (which == Evict::kUnheld && wanted) return false;
   if (which == Evict::kUnused && wanted && owed) return false;
   if (which == Evict::kUnused && node.state->running.use_count() == 1) return true;
@@ -366,26 +422,93 @@ bool PrefixCache::may_go(const Node& node, Evict which) {
   return stats.bytes > 2 * stats.shared_bytes;
 }
 
-PrefixCache::Node* PrefixCache::oldest(Node* node, Evict which) {
-  Node* found = may_go(*node, which) ? node : nullptr;
-  for (const auto& [token, child] : node->children) {
-    Node* other = oldest(child.get(), which);
-    if (other != nullptr && (found == nullptr || other->used < found->used)) found = other;
+PrefixCache::Node* PrefixCache::stored_above(const Node& node) {
+  Node* above = node.parent;
+  while (above != nullptr && above->state == nullptr) above = above->parent;
+  return above;
+}
+
+void PrefixCache::measure(Node* node) {
+  const CacheStats stats = node->state->cache->stats();
+  node->freed = stats.bytes - stats.shared_bytes;
+}
+
+PrefixCache::Ranked PrefixCache::ranked(Node* node) {
+  const auto work = [this](int64_t tokens) {
+    const auto n = static_cast<double>(tokens);
+    return n + n * n / 2 / static_cast<double>(attention_tokens_);
+  };
+  const Node* const above = stored_above(*node);
+  // Sequences that wait for the state use it at the next tick.
+  const int64_t soon = waiting(*node);
+  const Candidate of = {node->state->cache.get(), work(node->depth) - (above == nullptr ? 0 : work(above->depth)),
+                        node->freed, soon > 0 ? static_cast<double>(soon) : reuse_.rate(&node->reuse), node->used};
+  return {rule_(of), node->used, node};
+}
+
+void PrefixCache::rank() {
+  for (size_t i = 0; i < std::min(kMostMeasured, stored_.size()); ++i) {
+    measured_ = measured_ + 1 < stored_.size() ? measured_ + 1 : 0;
+    measure(stored_[measured_]);
   }
-  return found;
+  for (size_t i = 0; i < std::min(kMostMeasured, buried_.size()); ++i) {
+    counted_ = counted_ + 1 < buried_.size() ? counted_ + 1 : 0;
+    if (const auto ghost = ghosts_.find(buried_[counted_]); ghost != ghosts_.end()) reuse_.count(&ghost->second.reuse);
+  }
+  order_.clear();
+  for (Node* node : stored_) order_.push_back(ranked(node));
+  std::make_heap(order_.begin(), order_.end());
+  ranked_ = true;
+}
+
+void PrefixCache::reconsider(Node* node) {
+  const auto at = std::ranges::find(order_, node, &Ranked::node);
+  if (at == order_.end()) return;
+  measure(node);
+  const Ranked now = ranked(node);
+  if (*at < now) {  // The value has fallen, so the state rises in the heap. The rest of the heap does not change.
+    *at = now;
+    std::push_heap(order_.begin(), at + 1);
+  }
 }
 
 bool PrefixCache::evict(Evict which) {
+  if (!ranked_) rank();
+  passed_over_.clear();
   Node* found = nullptr;
-  for (const auto& [key, root] : roots_) {
-    Node* other = oldest(root.get(), which);
-    if (other != nullptr && (found == nullptr || other->used < found->used)) found = other;
+  while (found == nullptr && !order_.empty()) {
+    std::pop_heap(order_.begin(), order_.end());
+    Ranked& lowest = order_.back();
+    if (!may_go(*lowest.node, which)) {
+      passed_over_.push_back(lowest);
+      order_.pop_back();
+      continue;
+    }
+    measure(lowest.node);
+    lowest = ranked(lowest.node);
+    if (order_.size() > 1 && lowest < order_.front()) {  // its value has risen
+      std::push_heap(order_.begin(), order_.end());
+      continue;
+    }
+    found = lowest.node;
+    order_.pop_back();
   }
-  if (found != nullptr) drop(found);
-  return found != nullptr;
+  for (const Ranked& other : passed_over_) {
+    order_.push_back(other);
+    std::push_heap(order_.begin(), order_.end());
+  }
+  if (found == nullptr) return false;
+  Node* const above = stored_above(*found);
+  drop(found);
+  if (above != nullptr) reconsider(above);
+  return true;
 }
 
 void PrefixCache::drop(Node* node) {
+  bury(node);
+  stored_[node->stored_at] = stored_.back();
+  stored_[node->stored_at]->stored_at = node->stored_at;
+  stored_.pop_back();
   bytes_ -= node->state->own_bytes;
   --n_states_;
   ++versions_[node->group];
@@ -397,6 +520,65 @@ void PrefixCache::drop(Node* node) {
   node->state.reset();
   list(node);
   prune(node);
+}
+
+void PrefixCache::bury(Node* node) {
+  reuse_.count(&node->reuse);
+  try {
+    ++ghost_depths_[node->depth];
+    buried_.push_back(node->hash);
+    if (const auto ghost = ghosts_.find(node->hash); ghost != ghosts_.end()) forget(node->hash);
+    ghosts_.emplace(node->hash, Ghost{node->depth, node->reuse});
+  } catch (const std::bad_alloc&) {  // Evicting needs no memory. The model only learns less.
+    return;
+  }
+  while (buried_.size() > kMostGhosts) {
+    forget(buried_.front());
+    buried_.pop_front();
+  }
+}
+
+void PrefixCache::forget(uint64_t hash) {
+  const auto ghost = ghosts_.find(hash);
+  if (ghost == ghosts_.end()) return;
+  reuse_.count(&ghost->second.reuse);
+  const auto depth = ghost_depths_.find(ghost->second.depth);
+  if (--depth->second == 0) ghost_depths_.erase(depth);
+  ghosts_.erase(ghost);
+}
+
+std::optional<uint64_t> PrefixCache::ghost_of(const std::string& key, std::span<const int32_t> prompt,
+                                              int64_t n) const {
+  std::optional<uint64_t> found;
+  uint64_t hash = hash_of(key);
+  int64_t at = 0;
+  for (const auto& [depth, count] : ghost_depths_) {
+    if (depth >= static_cast<int64_t>(prompt.size())) break;
+    while (at < depth) hash = extend(hash, prompt[static_cast<size_t>(at++)]);
+    if (depth > n && ghosts_.contains(hash)) found = hash;
+  }
+  return found;
+}
+
+std::shared_ptr<Turn> PrefixCache::learn(const std::string& key, std::span<const int32_t> prompt, Node* from, int64_t n,
+                                         int64_t* diverges_at) {
+  reuse_.tick();
+  ranked_ = false;
+  const bool whole = from == nullptr || n == from->depth;
+  if (const auto hash = ghost_of(key, prompt, whole ? n : n - 1)) {
+    Ghost& ghost = ghosts_.at(*hash);
+    std::shared_ptr<Turn> turn = reuse_.use(&ghost.reuse);
+    if (ghost.reuse.branch != nullptr) *diverges_at = std::max(*diverges_at, ghost.depth);
+    return turn;
+  }
+  if (from != nullptr && n == from->depth) return reuse_.use(&from->reuse);
+  if (from != nullptr) {
+    return reuse_.diverge(&from->reuse, static_cast<double>(n) / static_cast<double>(from->depth), *diverges_at);
+  }
+  auto turn = std::make_shared<Turn>();
+  turn->branch = begun_[hash_of(key) % begun_.size()];
+  turn->diverges_at = *diverges_at;
+  return turn;
 }
 
 bool PrefixCache::leads_nowhere(const Node& node) {

@@ -4,20 +4,32 @@
 // may share prompts. A state is a fork of a sequence's cache, in the format of its policy, so a compressed prefix costs
 // compressed bytes. It shares its pages with the sequences that resume from it.
 //
-// Source: RadixAttention (SGLang, Zheng et al. 2024), applied to states that a policy can reproduce.
+// If memory runs out, the state of the lowest value is evicted. The value is
+//    work that only this state saves / bytes that evicting it frees * uses of it per tick,
+// as in GreedyDual-Size-Frequency (Cherkasova 1998), with uses per tick that ReuseModel learns.
+//  - Work grows with the square of a prompt's length, so the ends of long prompts are worth more per token.
+//  - A state saves only what the next shorter state on its path does not, and frees only what no other cache shares. So
+//    a long session loses its latest turns first if its earlier states are stored, and shared prefixes stay.
+//
+// Sources: RadixAttention (SGLang, Zheng et al. 2024), applied to states that a policy can reproduce.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "cache/policy.h"
 #include "cache/prefix_files.h"
+#include "cache/reuse_model.h"
 #include "cache/sequence_cache.h"
 
 namespace smartkv {
@@ -47,11 +59,28 @@ class PrefixCache {
     Held state;          // null if the state is in a file or does not exist
   };
 
+  // A state that could be evicted, and what its value is made of.
+  struct Candidate {
+    const SequenceCache* cache;
+    double work;    // of computing what only this state saves, in tokens without context
+    int64_t bytes;  // that evicting it frees
+    double rate;    // expected uses per tick
+    uint64_t used;  // order of the last uses
+  };
+  // Returns the value of a state. The state of the lowest value is evicted first.
+  using Rule = std::function<double(const Candidate&)>;
+  static double value(const Candidate& of) {
+    return of.work * of.rate / static_cast<double>(std::max<int64_t>(1, of.bytes));
+  }
+
   // Begins with the states found in `files`, which stay there until find() loads them.
   //  - max_bytes: limit of bytes(); 0 stores nothing.
   //  - files: a directory that stores states as well, so that they can be reloaded. Must outlive this object; may be
   //    null.
-  explicit PrefixCache(int64_t max_bytes, PrefixFiles* files = nullptr);
+  //  - attention_tokens: length of context whose attention costs as much as the matrix products of one token.
+  //  - rule: tests compare others with value().
+  explicit PrefixCache(int64_t max_bytes, PrefixFiles* files = nullptr, int64_t attention_tokens = INT64_MAX,
+                       Rule rule = value);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
@@ -65,9 +94,12 @@ class PrefixCache {
   //    prompt.
   //  - held: receives the state from which the cache resumes.
   //  - most: limit for the returned cache's tokens.
+  //  - turn: if it points to null, this is the request's first look-up. It counts as a use, and *turn receives the turn
+  //    that the request passes to insert(). May be null.
   std::unique_ptr<SequenceCache> find(const std::string& key, const KvCachePolicy& policy,
                                       std::span<const int32_t> prompt, int64_t* diverges_at = nullptr,
-                                      Held* held = nullptr, int64_t most = INT64_MAX);
+                                      Held* held = nullptr, int64_t most = INT64_MAX,
+                                      std::shared_ptr<Turn>* turn = nullptr);
 
   // Releases the states that background writing has copied since the last call, and forgets files that are gone. find()
   // and insert() call it as well.
@@ -81,17 +113,18 @@ class PrefixCache {
   static size_t group_of(const std::string& key, std::span<const int32_t> prompt);
   uint64_t version(size_t group) const { return versions_[group]; }
 
-  // Stores `state`, the cache of `tokens`, and evicts least recently used states to make room. REQUIRES:
-  // state->tokens() is the number of `tokens`.
+  // Stores `state`, the cache of `tokens`, and evicts states to make room. REQUIRES: state->tokens() is the number of
+  // `tokens`.
   //  - A state can be cut back to its committed tokens, so it also serves prompts that diverge after these.
   //  - If the cache already has a state of these tokens, it keeps the one that can be cut back further.
   //  - own_bytes: bytes that `state` does not share with the state from which its sequence resumed or that it stored
   //    last.
+  //  - turn: of the request that leaves the state; null stands for a new one.
   //  - If there are files, the state is queued for background writing. If it is evicted before that, it gets no file.
   // Returns the stored state of these tokens. Returns null if they are fewer than kLeastTokens, if own_bytes exceeds
   // max_bytes, or if the state was evicted at once.
   Held insert(const std::string& key, std::span<const int32_t> tokens, std::unique_ptr<SequenceCache> state,
-              int64_t own_bytes);
+              int64_t own_bytes, std::shared_ptr<Turn> turn = nullptr);
 
   // Which states evict() may drop. Each level includes the ones above it. A sequence *waits* for a state if it will
   // resume from it. A state is *unshared* if less than half of its bytes are shared with other caches.
@@ -105,7 +138,7 @@ class PrefixCache {
     // Every state.
     kAny
   };
-  bool evict(Evict which);  // drops the least recently used state of that kind; returns false if there is none
+  bool evict(Evict which);  // drops the state of that kind with the lowest value; returns false if there is none
   int64_t bytes() const { return bytes_; }
   int64_t n_states() const { return n_states_; }  // in memory
 
@@ -129,6 +162,10 @@ class PrefixCache {
     std::shared_ptr<State> state;                       // null if it is not in memory
     PrefixFiles::Name file;                             // empty if there is no file
     int64_t committed = 0;                              // committed tokens of the state in the file
+    uint64_t hash = 0;                                  // of key and tokens, if it has or had a state
+    Reuse reuse;                                        // of the state
+    size_t stored_at = 0;                               // index in stored_, if the state is in memory
+    int64_t freed = 0;                                  // bytes that evicting it freed when last measured
     uint64_t used = 0;                                  // clock_ at the last use
     std::optional<int64_t> listed;                      // key of its state in `best`, here and in ancestors
     uint64_t listed_used = 0;                           // `used` at that time
@@ -143,6 +180,21 @@ class PrefixCache {
     const Node* next;
   };
   class Candidates;
+  // A state that was evicted. It helps to learn when states are used, at a fixed cost: it has no tokens.
+  struct Ghost {
+    int64_t depth;
+    Reuse reuse;
+  };
+  // The most ghosts. The most states whose bytes are measured, and the most ghosts whose ages are counted, at once.
+  static constexpr size_t kMostGhosts = 8192;
+  static constexpr size_t kMostMeasured = 64;
+  // A state in the heap of candidates. The one with the lowest value is on top; among equals, the least recently used.
+  struct Ranked {
+    double value;
+    uint64_t used;
+    Node* node;
+    bool operator<(const Ranked& other) const { return value != other.value ? value > other.value : used > other.used; }
+  };
 
   Node* node_of(const std::string& key, std::span<const int32_t> tokens);  // creates it if there is none
   bool load(Node* node, int64_t n_tokens, const KvCachePolicy& policy);    // loads its state from its file
@@ -157,8 +209,23 @@ class PrefixCache {
   static void replace(Node* node, int64_t committed, std::optional<Rank> before, std::optional<Rank> after);
   void use(Node* node);
   static bool may_go(const Node& node, Evict which);
-  static Node* oldest(Node* node, Evict which);
+  static int64_t waiting(const Node& node);     // sequences that will resume from its state
+  static Node* stored_above(const Node& node);  // the longest state in memory that is shorter, on its path; or null
+  void measure(Node* node);                     // updates `freed`
+  Ranked ranked(Node* node);
+  void rank();                  // fills order_
+  void reconsider(Node* node);  // moves it in order_ after its value has fallen
   void drop(Node* node);
+
+  // Counts the use of `from`, the state or null from which a prompt resumes after n tokens, or of a longer one that was
+  // evicted. Returns the turn of the prompt's request. If prompts diverge at a state that was evicted, sets
+  // *diverges_at so that it is stored again.
+  std::shared_ptr<Turn> learn(const std::string& key, std::span<const int32_t> prompt, Node* from, int64_t n,
+                              int64_t* diverges_at);
+  void bury(Node* node);       // makes a ghost of its state
+  void forget(uint64_t hash);  // removes a ghost
+  // Returns the hash of the longest ghost that is a prefix of the prompt and has more than n tokens, if there is one.
+  std::optional<uint64_t> ghost_of(const std::string& key, std::span<const int32_t> prompt, int64_t n) const;
 
   int64_t max_bytes_;
   int64_t bytes_ = 0, n_states_ = 0;
@@ -167,6 +234,21 @@ class PrefixCache {
   std::map<std::string, std::unique_ptr<Node>> roots_;  // by key
   PrefixFiles* files_;
   std::map<PrefixFiles::Name, Node*> by_file_;
+
+  int64_t attention_tokens_;
+  Rule rule_;
+  ReuseModel reuse_;
+  std::vector<Node*> stored_;  // nodes with a state in memory
+  // Indices in stored_ of the state that was measured last, and in buried_ of the ghost that was counted last.
+  size_t measured_ = 0, counted_ = 0;
+  std::vector<Ranked> order_;                   // heap of the states in memory; see ranked_
+  bool ranked_ = false;                         // whether order_ has every state, at a value that it had in this tick
+  std::vector<Ranked> passed_over_;             // scratch of evict()
+  std::unordered_map<uint64_t, Ghost> ghosts_;  // by Node::hash
+  // Requests that share no stored prefix, by a hash of their keys.
+  std::vector<std::shared_ptr<Branch>> begun_;
+  std::deque<uint64_t> buried_;              // their hashes, oldest first; some may be gone
+  std::map<int64_t, int64_t> ghost_depths_;  // number of ghosts by depth
 };
 
 }  // namespace smartkv

@@ -111,7 +111,7 @@ EngineImpl::EngineImpl(EngineParts parts)
                   parts_.int4_model.get(), vocabulary_, parts_.options.model.context_length),
       admission_(parts_, policy_context_, offload_context_, speculator_, &prefixes_, vocabulary_),
       prefix_files_(prefix_files(parts_)),
-      prefixes_(prefix_cache_bytes(parts_.options), prefix_files_.get()),
+      prefixes_(prefix_cache_bytes(parts_.options), prefix_files_.get(), attention_tokens(parts_.model->config())),
       scheduler_(scheduler_options(parts_.options, parts_.model->config())),
       sampling_(parts_.threads == nullptr ? 1 : static_cast<size_t>(parts_.threads->size())) {
   if (parts_.calibration != nullptr) {

@@ -25,15 +25,16 @@ class PrefixClaim {
   void claim(PrefixCache::Held state) { state_ = std::move(state); }
   // Finds a cache for the prompt and claims its state. See PrefixCache::find() for the parameters and the result.
   std::unique_ptr<SequenceCache> find(PrefixCache* prefixes, const std::string& key, const KvCachePolicy& policy,
-                                      std::span<const int32_t> prompt, int64_t* diverges_at, int64_t most);
+                                      std::span<const int32_t> prompt, int64_t* diverges_at, int64_t most,
+                                      std::shared_ptr<Turn>* turn = nullptr);
   // Marks the sequence as one that runs with the state's pages (State::running).
   void run() { running_ = state_ == nullptr ? nullptr : state_->running; }
   // Sets the bytes that the cache holds when the sequence starts.
   void begin(int64_t bytes) { bytes_ = bytes; }
   // Stores a fork of `cache`, which holds `tokens`. Claims this state unless one is claimed already, and calls run().
   // Only bytes that the cache has gained since begin() or the previous store() count as the state's own.
-  void store(PrefixCache* prefixes, const std::string& key, std::span<const int32_t> tokens,
-             const SequenceCache& cache);
+  void store(PrefixCache* prefixes, const std::string& key, std::span<const int32_t> tokens, const SequenceCache& cache,
+             const std::shared_ptr<Turn>& turn);
   void release() { *this = {}; }
 
  private:

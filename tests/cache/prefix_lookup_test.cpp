@@ -97,7 +97,8 @@ TEST(PrefixLookup, FindsTheStateThatASearchThroughAllFinds) {
   const auto policy = make_policy(context, "full");  // never asked, since no state is in a file
   for (const uint32_t seed : {1u, 2u, 3u}) {
     std::mt19937 random(seed);
-    PrefixCache prefixes(int64_t{1} << 30);
+    PrefixCache prefixes(int64_t{1} << 30, nullptr, INT64_MAX,
+                         [](const PrefixCache::Candidate& of) { return static_cast<double>(of.used); });
     Model model;
     int found = 0, refusals = 0;
     for (int step = 0; step < 3000; ++step) {
@@ -172,6 +173,42 @@ TEST(PrefixLookup, TakesNoLongerWithManyStates) {
     return least;
   };
   EXPECT_LT(seconds(20000), 20 * seconds(20));  // for 1000 times as many states
+}
+
+// Every look-up changes the order of eviction, so the next eviction ranks all states again.
+TEST(PrefixLookup, EvictingOneOfTenThousandStatesTakesMilliseconds) {
+  PrefixCache prefixes(int64_t{1} << 40);
+  CacheShape shape{1, 1, 16, kernels::KvType::kF32};
+  ThreadPool threads(1);
+  const PolicyContext context{shape, PagePool::create(shape), &threads};
+  const auto policy = make_policy(context, "full");  // never asked, since no state is in a file
+  Tokens tokens(400, 0);
+  for (int i = 0; i < 10000; ++i) {
+    tokens[20] = tokens[300] = 1 + i;
+    prefixes.insert("key", tokens, std::make_unique<CountingCache>(i, 400, 0, 7), 1);
+  }
+  std::vector<double> look_ups, evictions;
+  for (int i = 0; i < 50; ++i) {
+    Tokens prompt = tokens;
+    prompt[20] = prompt[300] = 1 + 37 * i;
+    prompt.push_back(9);
+    std::shared_ptr<Turn> turn;
+    const auto seconds = [](const auto& work) {
+      const auto start = std::chrono::steady_clock::now();
+      work();
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    };
+    look_ups.push_back(seconds([&] { prefixes.find("key", *policy, prompt, nullptr, nullptr, INT64_MAX, &turn); }));
+    evictions.push_back(seconds([&] { EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kAny)); }));
+  }
+  std::nth_element(look_ups.begin(), look_ups.begin() + 25, look_ups.end());
+  std::nth_element(evictions.begin(), evictions.begin() + 25, evictions.end());
+  RecordProperty("look_up_us", static_cast<int>(1e6 * look_ups[25]));
+  RecordProperty("eviction_us", static_cast<int>(1e6 * evictions[25]));
+#ifndef __SANITIZE_ADDRESS__
+  EXPECT_LT(look_ups[25], 1e-3);
+  EXPECT_LT(evictions[25], 10e-3);
+#endif
 }
 
 TEST(PrefixLookup, AStateIsNewsForThosePromptsOnlyThatMayBeginLikeIt) {
