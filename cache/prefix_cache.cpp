@@ -218,15 +218,15 @@ PrefixCache::Covered PrefixCache::covers(const std::string& key, std::span<const
 
 std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const KvCachePolicy& policy,
                                                  std::span<const int32_t> prompt, int64_t* diverges_at, Held* held,
-                                                 int64_t most, std::shared_ptr<Turn>* turn) {
+                                                 int64_t most, Lookup* lookup) {
   int64_t parts = 0;
   if (diverges_at == nullptr) diverges_at = &parts;
   *diverges_at = 0;
   collect_files();
-  const bool learns = turn != nullptr && *turn == nullptr;
+  const bool learns = lookup != nullptr && lookup->turn == nullptr;
   const auto root = roots_.find(key);
   if (root == roots_.end()) {
-    if (learns) *turn = learn(key, prompt, nullptr, 0, diverges_at);
+    if (learns) learn(key, prompt, nullptr, 0, diverges_at, lookup);
     return nullptr;
   }
   std::unique_ptr<SequenceCache> cache;
@@ -255,7 +255,7 @@ std::unique_ptr<SequenceCache> PrefixCache::find(const std::string& key, const K
     if (held != nullptr) *held = of->state;
     break;
   }
-  if (learns) *turn = learn(key, prompt, from, n, diverges_at);
+  if (learns) learn(key, prompt, from, n, diverges_at, lookup);
   if (!swept) {
     sweep(root->second.get());
     prune(root->second.get());
@@ -285,6 +285,7 @@ bool PrefixCache::load(Node* node, int64_t n_tokens, const KvCachePolicy& policy
   }
   const int64_t own_bytes = state->stats().bytes;
   hold(node, std::move(state), own_bytes);
+  charge(*node, own_bytes);
   use(node);
   return true;
 }
@@ -376,13 +377,16 @@ PrefixCache::Held PrefixCache::insert(const std::string& key, std::span<const in
   if (node->state != nullptr && !better) return node->state;
   const std::shared_ptr<const SequenceCache> cache(std::move(state));
   if (turn == nullptr) turn = std::make_shared<Turn>();
+  if (node->state != nullptr) charge(*node, -node->state->own_bytes);
   node->hash = hash_of(key, tokens);
   node->reuse = reuse_.begin(turn, node->depth);
   if (const auto ghost = ghosts_.find(node->hash); ghost != ghosts_.end()) {
     if (ghost->second.reuse.branch != nullptr) node->reuse = ghost->second.reuse;
+    node->reuse.turn = turn;
     forget(node->hash);
   }
   hold(node, cache, own_bytes);
+  charge(*node, own_bytes);
   if (Node* shorter = stored_above(*node); shorter != nullptr && shorter->reuse.turn == turn) {
     reuse_.set_inner(&shorter->reuse);
   }
@@ -397,8 +401,13 @@ PrefixCache::Held PrefixCache::insert(const std::string& key, std::span<const in
   }
   // A weak reference does not count as a holder, so make_room() may drop even this state.
   const std::weak_ptr<const State> kept = node->state;
+  if (turn->owner != nullptr && turn->owner->bytes > turn->owner->limit) keep_within(turn->owner.get());
   make_room();
   return kept.lock();
+}
+
+void PrefixCache::charge(const Node& node, int64_t bytes) {
+  if (node.reuse.turn->owner != nullptr) node.reuse.turn->owner->bytes += bytes;
 }
 
 void PrefixCache::make_room() {
@@ -443,10 +452,11 @@ PrefixCache::Ranked PrefixCache::ranked(Node* node) {
   const int64_t soon = waiting(*node);
   const Candidate of = {node->state->cache.get(), work(node->depth) - (above == nullptr ? 0 : work(above->depth)),
                         node->freed, soon > 0 ? static_cast<double>(soon) : reuse_.rate(&node->reuse), node->used};
-  return {rule_(of), node->used, node};
+  return {rule_(of) * node->reuse.turn->retention.weight_at(now_), node->used, node};
 }
 
 void PrefixCache::rank() {
+  now_ = std::chrono::steady_clock::now();
   for (size_t i = 0; i < std::min(kMostMeasured, stored_.size()); ++i) {
     measured_ = measured_ + 1 < stored_.size() ? measured_ + 1 : 0;
     measure(stored_[measured_]);
@@ -509,6 +519,7 @@ void PrefixCache::drop(Node* node) {
   stored_[node->stored_at] = stored_.back();
   stored_[node->stored_at]->stored_at = node->stored_at;
   stored_.pop_back();
+  charge(*node, -node->state->own_bytes);
   bytes_ -= node->state->own_bytes;
   --n_states_;
   ++versions_[node->group];
@@ -560,25 +571,121 @@ std::optional<uint64_t> PrefixCache::ghost_of(const std::string& key, std::span<
   return found;
 }
 
-std::shared_ptr<Turn> PrefixCache::learn(const std::string& key, std::span<const int32_t> prompt, Node* from, int64_t n,
-                                         int64_t* diverges_at) {
+void PrefixCache::learn(const std::string& key, std::span<const int32_t> prompt, Node* from, int64_t n,
+                        int64_t* diverges_at, Lookup* lookup) {
   reuse_.tick();
   ranked_ = false;
+  lookup->common = std::max(n, *diverges_at);
+  lookup->miss = why_missed(key, prompt, n, *diverges_at);
   const bool whole = from == nullptr || n == from->depth;
   if (const auto hash = ghost_of(key, prompt, whole ? n : n - 1)) {
     Ghost& ghost = ghosts_.at(*hash);
-    std::shared_ptr<Turn> turn = reuse_.use(&ghost.reuse);
+    lookup->turn = reuse_.use(&ghost.reuse);
     if (ghost.reuse.branch != nullptr) *diverges_at = std::max(*diverges_at, ghost.depth);
-    return turn;
+    if (ghost.depth > n) lookup->miss = Miss::kEvicted;
+    lookup->common = std::max(lookup->common, ghost.depth);
+  } else {
+    lookup->turn = turn_of(key, lookup->group, from, n, *diverges_at);
   }
-  if (from != nullptr && n == from->depth) return reuse_.use(&from->reuse);
-  if (from != nullptr) {
-    return reuse_.diverge(&from->reuse, static_cast<double>(n) / static_cast<double>(from->depth), *diverges_at);
+  lookup->turn->retention = lookup->retention;
+  lookup->turn->owner = owner_of(*lookup);
+}
+
+std::shared_ptr<Turn> PrefixCache::turn_of(const std::string& key, const std::string& group, Node* from, int64_t n,
+                                           int64_t diverges_at) {
+  std::shared_ptr<Turn> turn;
+  if (from != nullptr && n == from->depth) {
+    turn = reuse_.use(&from->reuse);
+  } else if (from != nullptr) {
+    turn = reuse_.diverge(&from->reuse, static_cast<double>(n) / static_cast<double>(from->depth), diverges_at);
+  } else {
+    turn = std::make_shared<Turn>();
+    turn->branch = begun_[hash_of(key) % begun_.size()];
+    turn->diverges_at = diverges_at;
   }
-  auto turn = std::make_shared<Turn>();
-  turn->branch = begun_[hash_of(key) % begun_.size()];
-  turn->diverges_at = *diverges_at;
+  if (turn->branch != nullptr && !group.empty()) turn->branch = begun_[hash_of(key + '\n' + group) % begun_.size()];
   return turn;
+}
+
+std::shared_ptr<Owner> PrefixCache::owner_of(const Lookup& lookup) {
+  if (lookup.owner_bytes == 0) return nullptr;
+  auto owner = owners_.find(lookup.owner);
+  if (owner == owners_.end()) {
+    std::erase_if(owners_, [](const auto& other) { return other.second.use_count() == 1; });  // they have no states
+    owner = owners_.emplace(lookup.owner, std::make_shared<Owner>()).first;
+  }
+  owner->second->limit = lookup.owner_bytes;
+  return owner->second;
+}
+
+int64_t PrefixCache::common(const std::string& key, std::span<const int32_t> prompt) const {
+  const auto root = roots_.find(key);
+  int64_t tokens = 0;
+  if (root != roots_.end()) partings(root->second.get(), prompt, &tokens);
+  return tokens;
+}
+
+// A request with a salt learns what is stored without one, which it could ask for without its salt. It learns nothing
+// about other salts.
+PrefixCache::Miss PrefixCache::why_missed(const std::string& key, std::span<const int32_t> prompt, int64_t n,
+                                          int64_t common_tokens) const {
+  const auto more = [n](int64_t tokens) { return tokens >= n + kLeastTokens; };
+  if (n + 1 >= static_cast<int64_t>(prompt.size())) return Miss::kNone;
+  if (more(common_tokens)) return Miss::kPolicy;
+  const size_t policy = key.find('\n') + 1;  // keys without a salt end there
+  const std::string_view salt = std::string_view(key).substr(policy);
+  for (const auto& [other, root] : roots_) {
+    if (!other.ends_with(salt) || other == key || other.starts_with("draft ")) continue;
+    if (std::string_view(other).substr(other.find('\n') + 1) != salt) continue;
+    if (more(common(other, prompt))) return Miss::kPolicy;
+  }
+  if (!salt.empty() && more(common(key.substr(0, policy), prompt))) return Miss::kSalt;
+  return Miss::kNeverStored;
+}
+
+void PrefixCache::keep_within(Owner* owner) {
+  now_ = std::chrono::steady_clock::now();
+  std::vector<Ranked> own;
+  for (Node* node : stored_) {
+    if (node->reuse.turn->owner.get() == owner) own.push_back(ranked(node));
+  }
+  ranked_ = false;
+  std::sort(own.rbegin(), own.rend());  // the lowest value first
+  for (size_t i = 0; i < own.size() && owner->bytes > owner->limit; ++i) {
+    if (may_go(*own[i].node, Evict::kUnused)) drop(own[i].node);
+  }
+}
+
+std::vector<PrefixListing> PrefixCache::list_states(size_t most) {
+  now_ = std::chrono::steady_clock::now();
+  struct Row {
+    double value;  // negative if the state is only in a file
+    Node* node;
+    std::string policy;
+  };
+  std::vector<Row> rows;
+  const auto visit = [&](const auto& self, const std::string& policy, Node* node) -> void {
+    if (node->state != nullptr || !node->file.empty()) {
+      rows.push_back({node->state == nullptr ? -1 : ranked(node).value, node, policy});
+    }
+    for (const auto& [token, child] : node->children) self(self, policy, child.get());
+  };
+  for (const auto& [key, root] : roots_) visit(visit, key.substr(0, key.find('\n')), root.get());
+  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.value > b.value; });
+  if (rows.size() > most) rows.resize(most);
+  std::vector<PrefixListing> listings;
+  for (const auto& [value, node, policy] : rows) {
+    PrefixListing& listing = listings.emplace_back();
+    listing = {.policy = policy, .tokens = node->depth, .idle_requests = reuse_.now() - node->reuse.since};
+    listing.in_file = !node->file.empty();
+    if (node->state == nullptr) continue;
+    const CacheStats stats = node->state->cache->stats();
+    listing.in_memory = true;
+    listing.bytes = stats.bytes;
+    listing.freed_bytes = stats.bytes - stats.shared_bytes;
+    listing.value = value;
+  }
+  return listings;
 }
 
 bool PrefixCache::leads_nowhere(const Node& node) {

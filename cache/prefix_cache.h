@@ -15,6 +15,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -29,6 +30,7 @@
 
 #include "cache/policy.h"
 #include "cache/prefix_files.h"
+#include "cache/prefix_listing.h"
 #include "cache/reuse_model.h"
 #include "cache/sequence_cache.h"
 
@@ -52,6 +54,29 @@ class PrefixCache {
     std::shared_ptr<const bool> owed = std::make_shared<bool>(true);
   };
   using Held = std::shared_ptr<const State>;
+
+  // Why a prompt was computed although a stored state could have saved it.
+  enum class Miss : uint8_t {
+    kNone,         // the whole prompt was found
+    kNeverStored,  // no stored prompt shares more tokens than were found
+    kEvicted,      // a state that was evicted would have saved more
+    kPolicy,       // states that share more tokens cannot be cut back that far, or are of another KV-cache policy
+    kSalt,         // a state that is stored without a salt would have saved more; the request has one
+  };
+  static constexpr const char* kMissNames[] = {"none", "never_stored", "evicted", "policy", "salt"};
+
+  // What the prefix cache knows about a request. It lives as long as the request.
+  struct Lookup {
+    // What the engine fills in. Requests of one group share what is learned about first turns. Without an owner or with
+    // a limit of 0 bytes, the states may take all memory.
+    std::string group, owner;
+    int64_t owner_bytes = 0;
+    Retention retention;
+    // What the first look-up fills in.
+    std::shared_ptr<Turn> turn;  // for insert()
+    int64_t common = 0;          // tokens that the prompt shares with the nearest prompt that is or was stored
+    Miss miss = Miss::kNone;
+  };
 
   // The prefix that find() would most likely return.
   struct Covered {
@@ -94,12 +119,10 @@ class PrefixCache {
   //    prompt.
   //  - held: receives the state from which the cache resumes.
   //  - most: limit for the returned cache's tokens.
-  //  - turn: if it points to null, this is the request's first look-up. It counts as a use, and *turn receives the turn
-  //    that the request passes to insert(). May be null.
+  //  - lookup: of the request. Its first look-up counts as a use and fills it in. May be null.
   std::unique_ptr<SequenceCache> find(const std::string& key, const KvCachePolicy& policy,
                                       std::span<const int32_t> prompt, int64_t* diverges_at = nullptr,
-                                      Held* held = nullptr, int64_t most = INT64_MAX,
-                                      std::shared_ptr<Turn>* turn = nullptr);
+                                      Held* held = nullptr, int64_t most = INT64_MAX, Lookup* lookup = nullptr);
 
   // Releases the states that background writing has copied since the last call, and forgets files that are gone. find()
   // and insert() call it as well.
@@ -139,6 +162,8 @@ class PrefixCache {
     kAny
   };
   bool evict(Evict which);  // drops the state of that kind with the lowest value; returns false if there is none
+  // Lists up to `most` states, the most valuable first, those in files last.
+  std::vector<PrefixListing> list_states(size_t most);
   int64_t bytes() const { return bytes_; }
   int64_t n_states() const { return n_states_; }  // in memory
 
@@ -218,12 +243,21 @@ class PrefixCache {
   void drop(Node* node);
 
   // Counts the use of `from`, the state or null from which a prompt resumes after n tokens, or of a longer one that was
-  // evicted. Returns the turn of the prompt's request. If prompts diverge at a state that was evicted, sets
-  // *diverges_at so that it is stored again.
-  std::shared_ptr<Turn> learn(const std::string& key, std::span<const int32_t> prompt, Node* from, int64_t n,
-                              int64_t* diverges_at);
-  void bury(Node* node);       // makes a ghost of its state
-  void forget(uint64_t hash);  // removes a ghost
+  // evicted. Fills in `lookup`. If prompts diverge at a state that was evicted, sets *diverges_at so that it is stored
+  // again.
+  void learn(const std::string& key, std::span<const int32_t> prompt, Node* from, int64_t n, int64_t* diverges_at,
+             Lookup* lookup);
+  std::shared_ptr<Turn> turn_of(const std::string& key, const std::string& group, Node* from, int64_t n,
+                                int64_t diverges_at);
+  // Returns how many tokens a prompt shares with the stored prompts of a key.
+  int64_t common(const std::string& key, std::span<const int32_t> prompt) const;
+  // Returns why nothing longer than n tokens was found. `common` is what the key's stored prompts share.
+  Miss why_missed(const std::string& key, std::span<const int32_t> prompt, int64_t n, int64_t common) const;
+  static void charge(const Node& node, int64_t bytes);  // adds bytes of its state to those of its owner
+  std::shared_ptr<Owner> owner_of(const Lookup& lookup);
+  void keep_within(Owner* owner);  // evicts states of an owner until they are within its limit
+  void bury(Node* node);           // makes a ghost of its state
+  void forget(uint64_t hash);      // removes a ghost
   // Returns the hash of the longest ghost that is a prefix of the prompt and has more than n tokens, if there is one.
   std::optional<uint64_t> ghost_of(const std::string& key, std::span<const int32_t> prompt, int64_t n) const;
 
@@ -238,7 +272,9 @@ class PrefixCache {
   int64_t attention_tokens_;
   Rule rule_;
   ReuseModel reuse_;
-  std::vector<Node*> stored_;  // nodes with a state in memory
+  std::map<std::string, std::shared_ptr<Owner>> owners_;
+  std::chrono::steady_clock::time_point now_;  // when states were last ranked
+  std::vector<Node*> stored_;                  // nodes with a state in memory
   // Indices in stored_ of the state that was measured last, and in buried_ of the ghost that was counted last.
   size_t measured_ = 0, counted_ = 0;
   std::vector<Ranked> order_;                   // heap of the states in memory; see ranked_

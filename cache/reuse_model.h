@@ -23,6 +23,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -38,6 +39,20 @@ struct Branch {
   double factor() const { return (continued + 1) / (expected + 1); }
 };
 
+// What a client or the operator says about the states of a request.
+struct Retention {
+  double weight = 1;                                                                           // multiplies their value
+  std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max();  // then the weight is 1
+
+  double weight_at(std::chrono::steady_clock::time_point now) const { return now < until ? weight : 1; }
+};
+
+// A client whose states may take a limited number of bytes.
+struct Owner {
+  int64_t limit = 0;  // in bytes
+  int64_t bytes = 0;  // of its states in memory
+};
+
 // A request whose states are stored. They stand for each other: a later request continues the turn from one of them.
 struct Turn {
   int64_t interval = -1;           // usual ticks between the turns that it continues; -1 if there are none
@@ -46,6 +61,8 @@ struct Turn {
   // Where the prompt diverges from stored ones, in tokens, if a state left there is one at which prompts diverge; 0 if
   // there is no such place. `parted` is the age of the state that it diverges from.
   int64_t diverges_at = 0, parted = 0;
+  Retention retention;
+  std::shared_ptr<Owner> owner;  // null if there is no limit
 };
 
 // The history of one state.

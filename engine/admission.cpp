@@ -153,6 +153,17 @@ std::string Admission::memory_problem(const GenerationRequest& request, const Kv
                   "kv_offload_bytes");
 }
 
+// A client may lower the value of its states for good, but raise it only for a while.
+Retention Admission::retention_of(const RetentionHint& hint, int64_t most_seconds) {
+  constexpr double kDoubles = 10;  // steps of priority that double the value
+  Retention retention;
+  retention.weight = std::exp2((hint.priority - RetentionHint::kUsual) / kDoubles);
+  if (retention.weight > 1) {
+    retention.until = Clock::now() + std::chrono::seconds(std::min(hint.ttl_seconds, most_seconds));
+  }
+  return retention;
+}
+
 // Some requests do without the prefix cache:
 //  - those that want log probabilities of their prompt, because these are computed with the prompt;
 //  - those that offload their caches, because states would count among the device's bytes.
@@ -161,6 +172,11 @@ std::string Admission::memory_problem(const GenerationRequest& request, const Kv
 void Admission::share_prefixes(Request* request) const {
   if (parts_.options.prefix_cache_bytes == 0 || request->generation.prompt_logprobs >= 0 || request->offloads()) return;
   request->prefixes = prefixes_;
+  const GenerationRequest& generation = request->generation;
+  request->lookup.group = generation.prompt_cache_key;
+  request->lookup.owner = generation.owner;
+  request->lookup.owner_bytes = generation.owner_kv_bytes;
+  request->lookup.retention = retention_of(generation.retention, parts_.options.retention_seconds);
   request->prefix_key = request->policy->spec().dump() + '\n' + request->generation.cache_salt;
   const auto group = [&](const std::string& key) { return PrefixCache::group_of(key, request->generation.prompt); };
   request->prefix_group = request->draft_prefix_group = group(request->prefix_key);

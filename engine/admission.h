@@ -60,6 +60,7 @@ class Admission {
   // Returns why the request would have too little memory even if it ran alone. Empty if it would have enough.
   std::string memory_problem(const GenerationRequest& request, const KvCachePolicy& policy,
                              const Speculation* speculation) const;
+  static Retention retention_of(const RetentionHint& hint, int64_t most_seconds);
   // Lets the request use the prefix cache, unless something about it forbids that.
   void share_prefixes(Request* request) const;
   const nlohmann::json& policy_spec(const nlohmann::json& spec) const {

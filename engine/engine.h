@@ -20,6 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cache/frontier.h"
+#include "cache/prefix_listing.h"
 #include "engine/live_sequence.h"
 #include "engine/memory_plan.h"
 #include "engine/model/model_options.h"
@@ -56,6 +57,15 @@ struct Thinking {
   int64_t budget = -1;  // most tokens of thinking, marks not counted; -1: no limit
 };
 
+// How much a client wants its request's states to stay, beside what the server learns.
+struct RetentionHint {
+  static constexpr int32_t kUsual = 50, kRaised = 60;
+  static constexpr int64_t kUsualSeconds = 300;
+  int32_t priority = kUsual;  // 0 to 100; 10 more double the value by which states are evicted
+  // Seconds for which a priority above kUsual counts. EngineOptions::retention_seconds is the limit.
+  int64_t ttl_seconds = kUsualSeconds;
+};
+
 struct GenerationRequest {
   std::string id;  // "chatcmpl-...", for logs and live()
   // Number of the first choice in live(). An API request with several prompts becomes several GenerationRequests of
@@ -84,7 +94,13 @@ struct GenerationRequest {
   // The same for every prompt token except the first (OpenAI's echo with logprobs). A request with prompt_logprobs does
   // not use the prefix cache.
   int32_t prompt_logprobs = -1;
-  std::string cache_salt;      // prompts share prefixes only with requests of the same salt
+  std::string cache_salt;        // prompts share prefixes only with requests of the same salt
+  std::string prompt_cache_key;  // requests of one key share what is learned about when their states are used
+  RetentionHint retention;
+  std::string owner;           // whose states may take owner_kv_bytes of memory
+  int64_t owner_kv_bytes = 0;  // 0 for no limit
+  // Tokens at which the messages of a chat begin, ascending, for RequestUsage::diverged_message. May be empty.
+  std::vector<int64_t> message_starts;
   nlohmann::json kv_cache;     // "name" or {"policy": "name", ...}; null selects the server's default
   nlohmann::json speculative;  // method or {"method": ...} (speculation/spec.h); null selects the server's default
 };
@@ -197,7 +213,12 @@ struct SpeculationUsage {
 
 struct RequestUsage {
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;      // prompt tokens taken from a stored prefix
+  int64_t cached_tokens = 0;  // prompt tokens taken from a stored prefix
+  // Why no more were: a name of PrefixCache::Miss. Empty until the prefix cache was asked, or if it is not used.
+  std::string_view prefix_miss;
+  // Tokens that the prompt shares with the nearest prompt that is or was stored, and the message in which the next one
+  // lies; -1 if the messages are unknown.
+  int64_t diverged_at = 0, diverged_message = -1;
   int64_t completion_tokens = 0;  // sum over all choices
   int64_t reasoning_tokens = 0;   // the part of these in the thinking, marks not counted
   uint64_t seed = 0;
@@ -275,7 +296,8 @@ struct EngineStats {
   //  - prefix_cache_queries: prompt tokens looked up in the prefix cache, once for each request.
   //  - prefix_cache_hits: the part of these that was found.
   uint64_t prompt_tokens = 0, generation_tokens = 0, prefix_cache_queries = 0, prefix_cache_hits = 0;
-  uint64_t steps = 0;  // model passes
+  std::map<std::string, uint64_t> prefix_cache_misses;  // requests by RequestUsage::prefix_miss
+  uint64_t steps = 0;                                   // model passes
   // Recomputation.
   //  - preemptions: times that a sequence was preempted.
   //  - recomputed_tokens: tokens recomputed after a preemption, a failed pass or a token that the grammar refused.
@@ -303,6 +325,7 @@ struct EngineOptions {
   // Directory that keeps stored prefixes across restarts; may be empty. Must be empty if tensor_parallel is above 1.
   std::filesystem::path prefix_cache_dir;
   int64_t prefix_cache_dir_bytes = int64_t{4} << 30;  // size limit of that directory; LRU files are deleted first
+  int64_t retention_seconds = 3600;                   // the longest time for which a request may raise a priority
   int64_t max_sequences = 32;                         // sequences that run at the same time
   // Requests that may wait in addition to those for which sequence slots are free. Further ones are rejected with
   // kOverloaded (HTTP 429).
@@ -347,6 +370,8 @@ class Engine {
   // Waits for the end of the running pass, then returns all unfinished sequences, those of the oldest request first. If
   // `layer` is set, also lists the spans of this layer. Throws RequestError if there is no such layer.
   virtual std::vector<LiveSequence> live(std::optional<int64_t> layer) const = 0;
+  // Waits for the end of the running pass, then returns up to `most` stored prefixes, the most valuable first.
+  virtual std::vector<PrefixListing> prefixes(int64_t most) const = 0;
   // Returns the memory that a request would take: under its own policy, then under each policy that it may name,
   // presets first. The request is not run, and its grammar is not compiled. MemoryPlan::problem says if the request is
   // too long for the context or too large for the memory, or if the model cannot use the other policy. Throws

@@ -245,7 +245,7 @@ bool EngineImpl::take_submitted() {
   {
     std::unique_lock lock(mutex_);
     publish();
-    work_.wait(lock, [this] { return exit_ || live_ > 0 || !live_questions_.empty(); });
+    work_.wait(lock, [this] { return exit_ || live_ > 0 || !live_questions_.empty() || prefix_question_; });
     if (live_ == 0 && exit_) return false;
     submitted.swap(submitted_);
     waiting_ += static_cast<int64_t>(submitted.size());
@@ -354,6 +354,7 @@ void EngineImpl::plan_batch() {
     row.samples = item.n_tokens == row.choice->left();
   }
   uint64_t queries = 0, hits = 0;
+  std::map<std::string, uint64_t> misses;
   for (ScheduledSequence* admitted : plan_.admitted) {
     Sequence& choice = *choice_of(admitted);
     Request& request = *choice.request;
@@ -365,6 +366,9 @@ void EngineImpl::plan_batch() {
     if (request.prefixes == nullptr || std::exchange(request.counted, true)) continue;
     queries += static_cast<uint64_t>(request.prompt_tokens());
     hits += static_cast<uint64_t>(request.cached_tokens);
+    if (request.lookup.miss != PrefixCache::Miss::kNone) {
+      ++misses[PrefixCache::kMissNames[static_cast<size_t>(request.lookup.miss)]];
+    }
   }
   for (const Scheduler::Preemption& preemption : plan_.preempted) {
     Sequence& choice = *choice_of(preemption.sequence);
@@ -392,6 +396,7 @@ void EngineImpl::plan_batch() {
   recorder_.stats.preemptions += plan_.preempted.size();
   recorder_.stats.prefix_cache_queries += queries;
   recorder_.stats.prefix_cache_hits += hits;
+  for (const auto& [reason, count] : misses) recorder_.stats.prefix_cache_misses[reason] += count;
   publish();
 }
 

@@ -47,6 +47,7 @@ class EngineImpl final : public Engine {
   nlohmann::ordered_json describe() const override { return admission_.describe(); }
   EngineStats stats() const override;
   std::vector<LiveSequence> live(std::optional<int64_t> layer) const override;
+  std::vector<PrefixListing> prefixes(int64_t most) const override;
   std::vector<MemoryPlan> plan(const GenerationRequest& request) const override { return admission_.plan(request); }
 
   void log_served() const { admission_.log_served(); }  // REQUIRES: EngineParts::description is set
@@ -76,11 +77,12 @@ class EngineImpl final : public Engine {
     bool is_prompt() const { return choice->n_output == 0 || !samples; }
   };
 
-  // A question of live() about one layer, or about none. All threads that ask it during one pass share the answer,
-  // which the engine thread gives after the pass.
-  struct LiveQuestion {
-    std::promise<std::vector<LiveSequence>> promise;
-    std::shared_future<std::vector<LiveSequence>> answer;
+  // A question of live() about one layer, or about none, or of prefixes(). All threads that ask it during one pass
+  // share the answer, which the engine thread gives after the pass.
+  template <typename T>
+  struct Question {
+    std::promise<std::vector<T>> promise;
+    std::shared_future<std::vector<T>> answer = promise.get_future().share();
   };
 
   // For any thread. Throws RequestError if the queue takes no request now. `more` requests are about to be queued ahead
@@ -155,7 +157,8 @@ class EngineImpl final : public Engine {
   int64_t live_ = 0;                                 // requests that have not ended
   int64_t waiting_ = 0, running_ = 0, held_ = 0;     // sequences, sequences and bytes, as last published
   mutable StatsRecorder recorder_;                   // mutable, because validate() counts the requests that it refuses
-  mutable std::map<std::optional<int64_t>, LiveQuestion> live_questions_;  // by layer
+  mutable std::map<std::optional<int64_t>, Question<LiveSequence>> live_questions_;  // by layer
+  mutable std::optional<Question<PrefixListing>> prefix_question_;
   uint64_t next_id_ = 0;
   bool draining_ = false, cancel_all_ = false, exit_ = false;
 

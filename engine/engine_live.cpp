@@ -42,20 +42,34 @@ std::vector<LiveSequence> EngineImpl::live(std::optional<int64_t> layer) const {
   std::shared_future<std::vector<LiveSequence>> answer;
   {
     const std::lock_guard lock(mutex_);
-    LiveQuestion& question = live_questions_[layer];
-    if (!question.answer.valid()) question.answer = question.promise.get_future().share();
-    answer = question.answer;
+    answer = live_questions_[layer].answer;
   }
   work_.notify_one();
   return answer.get();
 }
 
+std::vector<PrefixListing> EngineImpl::prefixes(int64_t most) const {
+  std::shared_future<std::vector<PrefixListing>> answer;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!prefix_question_) prefix_question_.emplace();
+    answer = prefix_question_->answer;
+  }
+  work_.notify_one();
+  std::vector<PrefixListing> listings = answer.get();
+  listings.resize(std::min(listings.size(), static_cast<size_t>(std::max<int64_t>(0, most))));
+  return listings;
+}
+
 void EngineImpl::answer_live_questions() {
-  std::map<std::optional<int64_t>, LiveQuestion> questions;
+  std::map<std::optional<int64_t>, Question<LiveSequence>> questions;
+  std::optional<Question<PrefixListing>> about_prefixes;
   {
     const std::lock_guard lock(mutex_);
     questions.swap(live_questions_);
+    about_prefixes.swap(prefix_question_);
   }
+  if (about_prefixes) about_prefixes->promise.set_value(prefixes_.list_states(kMostPrefixListings));
   if (questions.empty()) return;
   std::vector<const Request*> requests;
   for (const auto& [id, request] : requests_) requests.push_back(request.get());

@@ -16,6 +16,7 @@ void check_sizes(const EngineOptions& options, const RunCheck& run) {
   expect_at_least(run, "kv_offload_bytes", 0, options.kv_offload_bytes);
   expect_at_least(run, "prefix_cache_bytes", -1, options.prefix_cache_bytes);
   expect_at_least(run, "prefix_cache_dir_bytes", 0, options.prefix_cache_dir_bytes);
+  expect_at_least(run, "retention_seconds", 0, options.retention_seconds);
   expect_at_least(run, "max_sequences", 1, options.max_sequences);
   expect_at_least(run, "max_queue", 1, options.max_queue);
   expect_at_least(run, "prefill_chunk", 1, options.prefill_chunk);

@@ -4,8 +4,8 @@ namespace smartkv {
 
 std::unique_ptr<SequenceCache> PrefixClaim::find(PrefixCache* prefixes, const std::string& key,
                                                  const KvCachePolicy& policy, std::span<const int32_t> prompt,
-                                                 int64_t* diverges_at, int64_t most, std::shared_ptr<Turn>* turn) {
-  return prefixes->find(key, policy, prompt, diverges_at, &state_, most, turn);
+                                                 int64_t* diverges_at, int64_t most, PrefixCache::Lookup* lookup) {
+  return prefixes->find(key, policy, prompt, diverges_at, &state_, most, lookup);
 }
 
 void PrefixClaim::store(PrefixCache* prefixes, const std::string& key, std::span<const int32_t> tokens,

@@ -26,7 +26,7 @@ class PrefixClaim {
   // Finds a cache for the prompt and claims its state. See PrefixCache::find() for the parameters and the result.
   std::unique_ptr<SequenceCache> find(PrefixCache* prefixes, const std::string& key, const KvCachePolicy& policy,
                                       std::span<const int32_t> prompt, int64_t* diverges_at, int64_t most,
-                                      std::shared_ptr<Turn>* turn = nullptr);
+                                      PrefixCache::Lookup* lookup = nullptr);
   // Marks the sequence as one that runs with the state's pages (State::running).
   void run() { running_ = state_ == nullptr ? nullptr : state_->running; }
   // Sets the bytes that the cache holds when the sequence starts.

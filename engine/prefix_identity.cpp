@@ -14,9 +14,9 @@ namespace {
 // it is decided whether it changes bits.
 void add_options(const EngineOptions& options, StructureHash* hash) {
   [[maybe_unused]] const auto& [model, kv_cache_bytes, kv_offload_bytes, prefix_cache_bytes, prefix_cache_dir,
-                                prefix_cache_dir_bytes, max_sequences, max_queue, prefill_chunk, chat_template_file,
-                                kv_cache, speculative, draft_model, draft_weights, calibrates, allowed_policies,
-                                allowed_speculation] = options;
+                                prefix_cache_dir_bytes, retention_seconds, max_sequences, max_queue, prefill_chunk,
+                                chat_template_file, kv_cache, speculative, draft_model, draft_weights, calibrates,
+                                allowed_policies, allowed_speculation] = options;
   [[maybe_unused]] const auto& [path, dtype, stored_as, weights_lock, backend, device, cuda_graphs, tensor_parallel,
                                 threads, context_length, rope_scaling, int4_floats, gates, channel_worth] = model;
   const auto& [scaling, factor] = rope_scaling;

@@ -1,5 +1,6 @@
 #include "engine/request.h"
 
+#include <algorithm>
 #include <new>
 
 #include "engine/parallel/rank_group.h"
@@ -86,6 +87,12 @@ RequestUsage Request::usage(Clock::time_point now) const {
   RequestUsage usage;
   usage.prompt_tokens = static_cast<int64_t>(generation.prompt.size());
   usage.cached_tokens = cached_tokens;
+  if (prefixes != nullptr && lookup.turn != nullptr) {
+    usage.prefix_miss = PrefixCache::kMissNames[static_cast<size_t>(lookup.miss)];
+    usage.diverged_at = std::max(lookup.common, cached_tokens);
+    const auto message = std::ranges::upper_bound(generation.message_starts, usage.diverged_at);
+    usage.diverged_message = message - generation.message_starts.begin() - 1;
+  }
   usage.seed = seed;
   usage.kv_cache.policy = policy->name();
   usage.kv_cache.spec = policy->spec();

@@ -68,9 +68,9 @@ struct Request : RequestObjects {
   std::string prefix_key;            // key in `prefixes`: the policy and the cache_salt
   std::string draft_prefix_key;      // key for states of a mirrored draft's cache; empty if there are none
   size_t prefix_group = 0, draft_prefix_group = 0;  // PrefixCache::group_of() of the two keys and the prompt
-  std::shared_ptr<Turn> turn;                       // of the states that it leaves; null before the first look-up
-  int64_t cached_tokens = 0;                        // prompt tokens that were a prefix hit when the request first began
-  int64_t prompt_computed = 0;                      // prompt tokens that a prefix hit covered or a pass has computed
+  PrefixCache::Lookup lookup;
+  int64_t cached_tokens = 0;    // prompt tokens that were a prefix hit when the request first began
+  int64_t prompt_computed = 0;  // prompt tokens that a prefix hit covered or a pass has computed
   // looked_up: cached_tokens is known. counted: the request is part of the prefix cache's query and hit counters.
   bool looked_up = false, counted = false;
   std::shared_ptr<EventQueue> events;

@@ -154,7 +154,7 @@ std::unique_ptr<SequenceCache> Sequence::find_prefix() {
   const std::vector<TokenId>& prompt = request->generation.prompt;
   const bool drafts = !request->draft_prefix_key.empty();
   const int64_t most = drafts ? prefixes->covers(request->draft_prefix_key, prompt).tokens : INT64_MAX;
-  cache = prefix.find(prefixes, request->prefix_key, *request->policy, prompt, &diverges_at, most, &request->turn);
+  cache = prefix.find(prefixes, request->prefix_key, *request->policy, prompt, &diverges_at, most, &request->lookup);
   if (cache == nullptr || !drafts) return nullptr;
   auto draft_cache = draft_prefix.find(prefixes, request->draft_prefix_key, *request->speculation->policy, prompt,
                                        nullptr, cache->tokens());
@@ -191,10 +191,10 @@ bool Sequence::keeps_draft_prefix() const { return !request->draft_prefix_key.em
 
 void Sequence::keep_prefix() {
   const auto known = std::span<const TokenId>(tokens).first(static_cast<size_t>(computed()));
-  prefix.store(request->prefixes, request->prefix_key, known, *cache, request->turn);
+  prefix.store(request->prefixes, request->prefix_key, known, *cache, request->lookup.turn);
   const bool drafts = keeps_draft_prefix() && draft->cache()->tokens() == computed();
   if (!drafts) return;
-  draft_prefix.store(request->prefixes, request->draft_prefix_key, known, *draft->cache(), request->turn);
+  draft_prefix.store(request->prefixes, request->draft_prefix_key, known, *draft->cache(), request->lookup.turn);
 }
 
 void Sequence::drop() {

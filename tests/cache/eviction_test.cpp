@@ -275,7 +275,7 @@ class Simulator {
     std::unique_ptr<SequenceCache> cache;
     PrefixCache::Held held;
     std::shared_ptr<const bool> runs;
-    std::shared_ptr<Turn> turn;
+    PrefixCache::Lookup lookup;
     int64_t bytes = 0;
   };
 
@@ -290,7 +290,7 @@ class Simulator {
     dynamic_cast<PagedCache&>(*fork).id = id_of(tokens);
     const int64_t bytes = fork->stats().bytes;
     const PrefixCache::Held stored =
-        prefixes_.insert("key", tokens, std::move(fork), bytes - running->bytes, running->turn);
+        prefixes_.insert("key", tokens, std::move(fork), bytes - running->bytes, running->lookup.turn);
     running->bytes = bytes;
     if (running->held == nullptr) running->held = stored;
     running->runs = running->held == nullptr ? nullptr : running->held->running;
@@ -301,7 +301,7 @@ class Simulator {
   }
   int64_t begin(Running* running, const Tokens& prompt) {
     int64_t diverges_at = 0;
-    running->cache = prefixes_.find("key", *policy_, prompt, &diverges_at, &running->held, INT64_MAX, &running->turn);
+    running->cache = prefixes_.find("key", *policy_, prompt, &diverges_at, &running->held, INT64_MAX, &running->lookup);
     const int64_t found = running->cache == nullptr ? 0 : running->cache->tokens();
     resumed_from.push_back(found == 0 ? 0 : dynamic_cast<const PagedCache&>(*running->held->cache).id);
     if (running->cache == nullptr) running->cache = std::make_unique<PagedCache>(&memory_, dense_);

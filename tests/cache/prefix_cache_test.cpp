@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <chrono>
 #include <numeric>
 
 #include "cache/policy.h"
@@ -329,6 +330,111 @@ TEST_F(PrefixCacheTest, BeyondTheCapANewStateGoesBeforeOneThatIsHeld) {
   EXPECT_EQ(insert(2), nullptr);
   EXPECT_NE(held->cache, nullptr);
   EXPECT_EQ(prefixes.bytes(), 60);
+}
+
+// Looks up a prompt that shares `shared` tokens with others of its salt, and returns what the cache says about it.
+class PrefixReasonsTest : public PrefixCacheTest {
+ protected:
+  PrefixCache::Lookup look_up(const std::string& key, const Tokens& prompt, PrefixCache::Lookup lookup = {}) {
+    prefixes_.find(key, *full_, prompt, nullptr, nullptr, INT64_MAX, &lookup);
+    return lookup;
+  }
+  void keep(const std::string& key, const Tokens& tokens, std::shared_ptr<Turn> turn = nullptr,
+            bool committed = false) {
+    auto cache = full_->new_sequence(static_cast<int64_t>(tokens.size()));
+    compute(cache.get(), static_cast<int64_t>(tokens.size()), 0, 1);
+    if (committed) cache->commit(cache->tokens());
+    prefixes_.insert(key, tokens, std::move(cache), 10, std::move(turn));
+  }
+
+  std::unique_ptr<KvCachePolicy> full_ = policy("full");
+  PrefixCache prefixes_{int64_t{1} << 30};
+};
+
+TEST_F(PrefixReasonsTest, SaysWhyNoMoreOfAPromptWasFound) {
+  using Miss = PrefixCache::Miss;
+  EXPECT_EQ(look_up("full\n", tokens_of(200, 0, 1)).miss, Miss::kNeverStored);
+  keep("full\n", tokens_of(200, 0, 1), nullptr, true);
+  PrefixCache::Lookup lookup = look_up("full\n", tokens_of(260, 0, 1));
+  EXPECT_EQ(lookup.miss, Miss::kNeverStored);  // of the rest
+  EXPECT_EQ(lookup.common, 200);
+  EXPECT_EQ(look_up("full\n", tokens_of(201, 0, 1)).miss, Miss::kNone);
+  Tokens diverging = tokens_of(260, 0, 1);
+  diverging[150] = -1;  // the state is committed, so it cannot be cut back
+  lookup = look_up("full\n", diverging);
+  EXPECT_EQ(lookup.miss, Miss::kPolicy);
+  EXPECT_EQ(lookup.common, 150);
+  EXPECT_EQ(look_up("k4v4\n", tokens_of(260, 0, 1)).miss, Miss::kPolicy);
+  EXPECT_EQ(look_up("full\nme", tokens_of(260, 0, 1)).miss, Miss::kSalt);
+  EXPECT_TRUE(prefixes_.evict(PrefixCache::Evict::kAny));
+  lookup = look_up("full\n", tokens_of(260, 0, 1));
+  EXPECT_EQ(lookup.miss, Miss::kEvicted);
+  EXPECT_EQ(lookup.common, 200);
+}
+
+// Whether a prompt is stored under another client's salt must not show.
+TEST_F(PrefixReasonsTest, TellsNothingAboutOtherSalts) {
+  keep("full\nyou", tokens_of(200, 0, 1));
+  for (const char* key : {"full\nme", "full\n", "k4v4\nme"}) {
+    const PrefixCache::Lookup lookup = look_up(key, tokens_of(260, 0, 1));
+    EXPECT_EQ(lookup.miss, PrefixCache::Miss::kNeverStored) << key;
+    EXPECT_EQ(lookup.common, 0) << key;
+  }
+}
+
+TEST_F(PrefixReasonsTest, AHintCountsForItsTime) {
+  const auto now = std::chrono::steady_clock::now();
+  PrefixCache::Lookup raised, expired, lowered, usual;
+  raised.retention = {2, now + std::chrono::hours(1)};
+  expired.retention = {4, now - std::chrono::hours(1)};
+  lowered.retention = {0.5};
+  int32_t salt = 0;
+  for (PrefixCache::Lookup* lookup : {&raised, &expired, &lowered, &usual}) {
+    const Tokens tokens = tokens_of(200, 0, ++salt);
+    *lookup = look_up("key", tokens, *lookup);
+    keep("key", tokens, lookup->turn);
+  }
+  const auto left = [&](int32_t of) { return prefixes_.covers("key", tokens_of(260, 0, of)).tokens > 0; };
+  EXPECT_TRUE(prefixes_.evict(PrefixCache::Evict::kAny));
+  EXPECT_FALSE(left(3));
+  EXPECT_TRUE(prefixes_.evict(PrefixCache::Evict::kAny));
+  EXPECT_TRUE(prefixes_.evict(PrefixCache::Evict::kAny));
+  EXPECT_TRUE(left(1));
+}
+
+TEST_F(PrefixReasonsTest, AnOwnersStatesStayWithinItsLimit) {
+  PrefixCache::Lookup own;
+  own.owner = "alice";
+  own.owner_bytes = 25;
+  keep("key", tokens_of(200, 0, 9));
+  for (int32_t salt = 1; salt <= 4; ++salt) {
+    const Tokens tokens = tokens_of(200, 0, salt);
+    PrefixCache::Lookup lookup = look_up("key", tokens, own);
+    keep("key", tokens, lookup.turn);
+    EXPECT_LE(lookup.turn->owner->bytes, 25);
+  }
+  EXPECT_EQ(prefixes_.n_states(), 3);  // two of alice's, and the one without an owner
+  EXPECT_GT(prefixes_.covers("key", tokens_of(260, 0, 9)).tokens, 0);
+}
+
+TEST_F(PrefixReasonsTest, ListsStatesByTheirValue) {
+  keep(R"({"policy":"full"})"
+       "\nsalt",
+       tokens_of(100, 0, 1));
+  keep(R"({"policy":"full"})"
+       "\n",
+       tokens_of(640, 0, 2));
+  const std::vector<PrefixListing> all = prefixes_.list_states(10);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_GE(all[0].value, all[1].value);
+  for (const PrefixListing& one : all) {
+    EXPECT_EQ(one.policy, R"({"policy":"full"})");  // without the salt
+    EXPECT_TRUE(one.in_memory);
+    EXPECT_FALSE(one.in_file);
+    EXPECT_GT(one.bytes, 0);
+    EXPECT_EQ(one.freed_bytes, one.bytes);
+  }
+  EXPECT_EQ(prefixes_.list_states(1).size(), 1u);
 }
 
 TEST_F(PrefixCacheTest, WhatIsLargerThanTheCapIsNotKept) {

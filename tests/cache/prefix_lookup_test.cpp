@@ -192,13 +192,13 @@ TEST(PrefixLookup, EvictingOneOfTenThousandStatesTakesMilliseconds) {
     Tokens prompt = tokens;
     prompt[20] = prompt[300] = 1 + 37 * i;
     prompt.push_back(9);
-    std::shared_ptr<Turn> turn;
+    PrefixCache::Lookup lookup;
     const auto seconds = [](const auto& work) {
       const auto start = std::chrono::steady_clock::now();
       work();
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     };
-    look_ups.push_back(seconds([&] { prefixes.find("key", *policy, prompt, nullptr, nullptr, INT64_MAX, &turn); }));
+    look_ups.push_back(seconds([&] { prefixes.find("key", *policy, prompt, nullptr, nullptr, INT64_MAX, &lookup); }));
     evictions.push_back(seconds([&] { EXPECT_TRUE(prefixes.evict(PrefixCache::Evict::kAny)); }));
   }
   std::nth_element(look_ups.begin(), look_ups.begin() + 25, look_ups.end());

@@ -108,6 +108,21 @@ TEST_F(AdmissionTest, KeysOfPrefixesNameThePolicyTheDraftAndTheSalt) {
   EXPECT_EQ(admit(echo)->prefixes, nullptr);
 }
 
+TEST_F(AdmissionTest, AHintIsLimitedByTheOperator) {
+  parts.options.retention_seconds = 60;
+  GenerationRequest request = make_request(40, 10);
+  const auto retention = [&](int32_t priority, int64_t seconds) {
+    request.retention = {priority, seconds};
+    return admit(request)->lookup.retention;
+  };
+  const auto after = [](int64_t seconds) { return Clock::now() + std::chrono::seconds(seconds); };
+  EXPECT_EQ(retention(60, 1000).weight_at(after(50)), 2);
+  EXPECT_EQ(retention(60, 1000).weight_at(after(70)), 1);
+  EXPECT_EQ(retention(60, 10).weight_at(after(50)), 1);
+  EXPECT_EQ(retention(50, 1000).weight_at(after(0)), 1);
+  EXPECT_EQ(retention(40, 1).weight_at(after(1000)), 0.5);  // a client may always give up memory
+}
+
 TEST_F(AdmissionTest, WithoutAPrefixCacheNoRequestUsesOne) {
   parts.options.prefix_cache_bytes = 0;
   EXPECT_EQ(admit(make_request(40, 10))->prefixes, nullptr);

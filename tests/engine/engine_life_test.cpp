@@ -259,6 +259,36 @@ TEST_F(EngineTest, APromptThatBeginsAlikeIsNotComputedTwice) {
   EXPECT_GT(stats.prefix_cache_bytes, 0);
 }
 
+TEST_F(EngineTest, UsageSaysWhereAPromptDivergedAndWhyNoMoreWasFound) {
+  options.prefix_cache_bytes = -1;
+  start();
+  GenerationRequest first = make_request(200, 10, 1), second = first, salted = first;
+  const auto usage = [this](const GenerationRequest& request) {
+    const auto stream = engine->submit(request);
+    read_all(*stream, request.n);
+    return stream->usage();
+  };
+  first.message_starts = {0, 50, 120};
+  EXPECT_EQ(usage(first).prefix_miss, "never_stored");
+  second.message_starts = first.message_starts;
+  for (size_t i = 100; i < second.prompt.size(); ++i) ++second.prompt[i];
+  const RequestUsage diverged = usage(second);
+  EXPECT_EQ(diverged.prefix_miss, "never_stored");
+  EXPECT_EQ(diverged.diverged_at, 100);
+  EXPECT_EQ(diverged.diverged_message, 1);
+  EXPECT_EQ(diverged.cached_tokens, 100);
+  salted.cache_salt = "me";
+  EXPECT_EQ(usage(salted).prefix_miss, "salt");
+  EXPECT_EQ(usage(first).prefix_miss, "none");
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.prefix_cache_misses.at("never_stored"), 2u);
+  EXPECT_EQ(stats.prefix_cache_misses.at("salt"), 1u);
+  EXPECT_FALSE(stats.prefix_cache_misses.contains("none"));
+  const std::vector<PrefixListing> prefixes = engine->prefixes(1000);
+  EXPECT_EQ(static_cast<int64_t>(prefixes.size()), stats.prefix_cache_states);
+  EXPECT_EQ(engine->prefixes(1).size(), 1u);
+}
+
 // Bytes that a running sequence shares with a stored prompt must be counted once.
 TEST_F(EngineTest, HeldAndKeptBytesStayWithinTheBudget) {
   options.prefix_cache_bytes = -1;

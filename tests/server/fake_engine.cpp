@@ -222,6 +222,13 @@ EngineStats FakeEngine::stats() const {
   return stats;
 }
 
+std::vector<PrefixListing> FakeEngine::prefixes(int64_t most) const {
+  std::vector<PrefixListing> all = {{R"({"policy":"full"})", 120, 4096, 1024, 3, 0.5, true, true},
+                                    {R"({"policy":"k4v4"})", 80, 0, 0, 9, 0, false, true}};
+  all.resize(std::min(all.size(), static_cast<size_t>(most)));
+  return all;
+}
+
 std::vector<LiveSequence> FakeEngine::live(std::optional<int64_t> layer) const {
   if (layer && *layer > 2)
     throw RequestError(RequestError::Kind::kInvalid, "layer", "layer: expected an integer from 0 to 2");

@@ -66,6 +66,8 @@ class FakeEngine final : public Engine {
   EngineStats stats() const override;
   // Returns one sequence, with a span if a layer is named.
   std::vector<LiveSequence> live(std::optional<int64_t> layer) const override;
+  // Returns two states, one of them in a file only.
+  std::vector<PrefixListing> prefixes(int64_t most) const override;
   // Returns plans in which "full" fits and "compact" does not.
   std::vector<MemoryPlan> plan(const GenerationRequest& request) const override;
   void drain() override;
