@@ -366,6 +366,9 @@ Json chat_body(FieldReader& fields, Body body, const Engine& engine, MessagesReq
   if (const Json* management = fields.object("context_management")) read_context_management(*management);
   fields.finish();
   request->cache_ttl = marks.ttl();
+  if (!request->cache_ttl.empty() && !chat.contains("retention")) {
+    chat["retention"] = {{"ttl_seconds", request->cache_ttl == "1h" ? 3600 : 300}};
+  }
   return chat;
 }
 

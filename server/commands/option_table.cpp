@@ -81,6 +81,10 @@ const std::vector<Option>& option_table() {
        .help = "Size limit of prefix_cache_dir. Least recently used files are deleted first",
        .field = [](O& o) -> F { return &o.engine.prefix_cache_dir_bytes; },
        .bytes = true},
+      {.name = "retention_seconds",
+       .help = "Longest time for which a request may raise the value of the prompts that it stores (retention, "
+               "prompt_cache_retention); 0 ignores such requests",
+       .field = [](O& o) -> F { return &o.engine.retention_seconds; }},
       {.name = "speculative",
        .help = "Default method of speculative decoding: a name, or {\"method\": name, ...}; null turns it off",
        .field = [](O& o) -> F { return &o.engine.speculative; }},

@@ -66,10 +66,12 @@ NamedKey read_entry(const std::string& name, const Json& entry, const std::strin
       result.limits.concurrent_requests = limit_value(value, place);
     } else if (field == "tokens_per_minute") {
       result.limits.tokens_per_minute = limit_value(value, place);
+    } else if (field == "kv_bytes") {
+      result.limits.kv_bytes = limit_value(value, place);
     } else {
       // The message does not name the field, because its name may be a key in the wrong place.
       throw KeyFileError(where + ": field " + std::to_string(n) +
-                         " is unknown; expected key, concurrent_requests or tokens_per_minute");
+                         " is unknown; expected key, concurrent_requests, tokens_per_minute or kv_bytes");
     }
   }
   if (result.key.empty()) throw KeyFileError(where + ": expected the field \"key\", found none");
@@ -142,6 +144,11 @@ std::vector<NamedKey> read_api_keys(const std::filesystem::path& file) {
 
 KeyAccount::KeyAccount(std::string name, KeyLimits limits, Clock::time_point now)
     : name_(std::move(name)), limits_(limits), tokens_(static_cast<double>(limits.tokens_per_minute)), filled_(now) {}
+
+int64_t KeyAccount::kv_bytes() {
+  const std::lock_guard lock(mutex_);
+  return limits_.kv_bytes;
+}
 
 void KeyAccount::set_limits(KeyLimits limits, Clock::time_point now) {
   const std::lock_guard lock(mutex_);

@@ -18,6 +18,7 @@ namespace smartkv::http {
 struct KeyLimits {
   int64_t concurrent_requests = 0;
   int64_t tokens_per_minute = 0;  // tokens of prompts and outputs together
+  int64_t kv_bytes = 0;           // of stored prefixes in memory
 };
 
 // An entry of a key file.
@@ -32,7 +33,8 @@ class KeyFileError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Parses {"NAME": {"key": KEY, "concurrent_requests": N, "tokens_per_minute": N}, ...}. Comments are allowed.
+// Parses {"NAME": {"key": KEY, "concurrent_requests": N, "tokens_per_minute": N, "kv_bytes": N}, ...}. Comments are
+// allowed.
 //  - A limit that is not given does not apply.
 //  - A name has 1 to 64 characters: letters, digits, and . _ -
 //  - A key has 16 to 512 visible ASCII characters, and no two names share one.
@@ -55,6 +57,7 @@ class KeyAccount {
   KeyAccount(std::string name, KeyLimits limits, Clock::time_point now);
 
   const std::string& name() const { return name_; }
+  int64_t kv_bytes();  // the limit of stored prefixes; 0 for none
   // Replaces the limits. Tokens used so far stay used.
   void set_limits(KeyLimits limits, Clock::time_point now);
 
@@ -90,6 +93,7 @@ class KeyLease {
   KeyLease& operator=(const KeyLease&) = delete;
 
   void charge(int64_t tokens) { account_->charge(tokens, KeyAccount::Clock::now()); }
+  KeyAccount& account() const { return *account_; }
 
  private:
   std::shared_ptr<KeyAccount> account_;

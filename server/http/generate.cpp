@@ -29,7 +29,10 @@ void observe(const GenerationEvent& event, StreamHealth* health) {
 
 // Queues the generations of a request, and charges the API key for their prompts. Throws ApiError.
 GenerationRun begin(Service& service, const ApiRequest& request, ResponseWriter& response) {
-  GenerationRun run(service.engine, request, [&response] { return response.client_left(); });
+  KeyAccount* const account = response.lease == nullptr ? nullptr : &response.lease->account();
+  GenerationRun run(
+      service.engine, request, [&response] { return response.client_left(); },
+      account == nullptr ? "" : account->name(), account == nullptr ? 0 : account->kv_bytes());
   for (const GenerationRequest& one : request.generations) response.charge(static_cast<int64_t>(one.prompt.size()));
   response.id = request.id;
   return run;

@@ -188,6 +188,13 @@ std::string metrics_text(const EngineStats& stats, const std::string& model, con
             stats.prefix_cache_queries);
   text.both("prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache and therefore not computed.",
             stats.prefix_cache_hits);
+  text.family("smartkv:prefix_cache_misses_total", "counter",
+              "Requests of whose prompt a part was not found, by reason: evicted (a state that was evicted had it), "
+              "policy (a state has it that cannot be cut back, or of another policy), salt (a state without a salt has "
+              "it), never_stored.");
+  for (const auto& [reason, count] : stats.prefix_cache_misses) {
+    text.sample("smartkv:prefix_cache_misses_total", text.model_label() + ",reason=\"" + escaped(reason) + "\"", count);
+  }
   text.single("smartkv:prefix_cache_bytes", "gauge",
               "KV-cache bytes held only for future prompts. They are freed when running sequences need them.",
               stats.prefix_cache_bytes);

@@ -82,8 +82,8 @@ void refuse_embeddings(const Service&, const Request&, Response&) {
   throw ApiError(501, "invalid_request_error", "This server does not support embeddings", "", "not_supported");
 }
 
-// Reads `layer`, the only query parameter of GET /v1/kv. Throws ApiError.
-std::optional<int64_t> read_layer(const Request& request) {
+// Reads `name`, the only query parameter of a request, an integer from `least` to `most`. Throws ApiError.
+int64_t read_parameter(const Request& request, const char* name, int64_t fallback, int64_t least, int64_t most) {
   Json given = Json::object();
   for (const auto& [key, value] : request.parameters()) {
     if (given.contains(key)) throw openai::invalid_request(key, "'" + key + "' is given twice");
@@ -91,18 +91,24 @@ std::optional<int64_t> read_layer(const Request& request) {
     given[key] = number.is_number_integer() ? number : Json(value);
   }
   openai::FieldReader fields(given);
-  const int64_t layer = fields.integer("layer", -1, 0);
+  const int64_t value = fields.integer(name, fallback, least, most);
   fields.finish();
-  return layer < 0 ? std::nullopt : std::optional(layer);
+  return value;
 }
 
 void live(const Service& service, const Request& request, Response& response) {
-  const std::optional<int64_t> layer = read_layer(request);
+  const int64_t number = read_parameter(request, "layer", -1, 0, openai::FieldReader::kNoLimit);
+  const std::optional<int64_t> layer = number < 0 ? std::nullopt : std::optional(number);
   try {
     send_json(response, openai::live_json(service.engine.live(layer), service.engine.stats(), layer));
   } catch (const RequestError& error) {
     throw openai::to_api_error(error);
   }
+}
+
+void prefixes(const Service& service, const Request& request, Response& response) {
+  const int64_t limit = read_parameter(request, "limit", 100, 1, kMostPrefixListings);
+  send_json(response, openai::prefixes_json(service.engine.prefixes(limit), service.engine.stats()));
 }
 
 void metrics(const Service& service, const Request&, Response& response) {
@@ -181,6 +187,7 @@ std::vector<Route> make_routes(Service& service) {
       {.method = "GET", .path = "/version", .handler = with(send_version), .open = true},
       {.method = "GET", .path = "/openapi.json", .handler = with(send_openapi), .open = true},
       {.method = "GET", .path = "/v1/kv", .handler = with(live), .while_draining = true},
+      {.method = "GET", .path = "/v1/kv/prefixes", .handler = with(prefixes), .while_draining = true},
       {.method = "POST", .path = "/v1/plan", .handler = with(send_plan)},
       {.method = "POST", .path = "/v1/embeddings", .handler = with(refuse_embeddings)},
       {.method = "GET", .path = "/v1/models", .handler = with(list_models)},

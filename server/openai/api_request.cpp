@@ -158,6 +158,29 @@ int64_t read_max_tokens(FieldReader& fields, std::string_view key, int64_t least
   return all ? -1 : fields.integer(key, fields.schema(key).value("default", int64_t{-1}), least);
 }
 
+RetentionHint read_retention(FieldReader& fields) {
+  RetentionHint hint;
+  if (const auto kept = fields.string("prompt_cache_retention")) {
+    const Json& allowed = fields.schema("prompt_cache_retention").at("enum");
+    if (std::ranges::find(allowed, Json(*kept)) == allowed.end()) {
+      throw invalid_request("prompt_cache_retention",
+                            "'prompt_cache_retention': expected \"in_memory\" or \"24h\", found \"" + *kept + '"');
+    }
+    if (*kept == "24h") hint = {.priority = RetentionHint::kRaised, .ttl_seconds = 24 * 60 * 60};
+  }
+  const Json* object = fields.object("retention");
+  if (object == nullptr) return hint;
+  const Json& limits = fields.schema("retention").at("properties");
+  FieldReader inner(*object, "retention");
+  const auto read = [&](const char* name) {
+    const Json& of = limits.at(name);
+    return inner.integer(name, of.at("default"), of.at("minimum"), of.at("maximum"));
+  };
+  hint = {.priority = static_cast<int32_t>(read("priority")), .ttl_seconds = read("ttl_seconds")};
+  inner.finish();
+  return hint;
+}
+
 void read_generation(FieldReader& fields, const ServedModel& model, GenerationRequest* request) {
   const Tokenizer& tokenizer = model.engine.tokenizer();
   request->n = static_cast<int32_t>(fields.integer("n"));
@@ -180,6 +203,8 @@ void read_generation(FieldReader& fields, const ServedModel& model, GenerationRe
   request->skip_special_tokens = fields.boolean("skip_special_tokens");
   request->kv_cache = read_spec(fields, "kv_cache");
   request->cache_salt = fields.string("cache_salt").value_or("");
+  request->prompt_cache_key = fields.string("prompt_cache_key").value_or("");
+  request->retention = read_retention(fields);
   request->speculative = read_spec(fields, "speculative");
 }
 

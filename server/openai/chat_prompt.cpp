@@ -85,7 +85,36 @@ std::string render_open_ended(const Engine& engine, Json context) {
   return prompt;
 }
 
+// Returns where the texts of the messages end in the rendered prompt. A text that the template has changed or left out
+// ends where the one before it does.
+std::vector<size_t> message_ends(std::string_view prompt, const Json& messages) {
+  constexpr size_t kMostBetween = 4096;  // bytes of the template before a message, so that the search takes linear time
+  std::vector<size_t> ends;
+  size_t end = 0;
+  for (const Json& message : messages) {
+    const auto content = message.find("content");
+    if (content != message.end() && content->is_string()) {
+      const std::string_view text = content->get_ref<const std::string&>();
+      const size_t at = prompt.substr(end, text.size() + kMostBetween).find(text);
+      if (at != prompt.npos) end += at + text.size();
+    }
+    ends.push_back(end);
+  }
+  return ends;
+}
+
 }  // namespace
+
+std::vector<int64_t> message_starts(const Tokenizer& tokenizer, const std::vector<TokenId>& tokens,
+                                    const std::vector<size_t>& message_ends) {
+  std::vector<int64_t> starts = {0};
+  size_t bytes = 0, token = 0;
+  for (size_t i = 0; i + 1 < message_ends.size(); ++i) {
+    while (token < tokens.size() && bytes < message_ends[i]) bytes += tokenizer.token_bytes(tokens[token++]).size();
+    starts.push_back(static_cast<int64_t>(token));
+  }
+  return starts;
+}
 
 Json template_context(const Engine& engine, const Json& messages, const Json& tools, bool add_generation_prompt) {
   const Tokenizer& tokenizer = engine.tokenizer();
@@ -138,6 +167,7 @@ ChatPrompt read_chat_prompt(FieldReader& fields, const ServedModel& model) {
   read_variables(fields, form ? &*form : nullptr, &context);
   const bool silent = context.value("enable_thinking", Json()) == false;
   prompt.text = continues ? render_open_ended(engine, std::move(context)) : render(engine, context);
+  prompt.message_ends = message_ends(prompt.text, checked);
   if (form) {
     const std::string tail = continues ? checked.back()["content"].get<std::string>() : prompt.text;
     prompt.thinking = thinking_after(*form, tail, continues, engine.tokenizer());

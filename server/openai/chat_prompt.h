@@ -11,6 +11,7 @@ namespace smartkv::openai {
 
 struct ChatPrompt {
   std::string text;
+  std::vector<size_t> message_ends;  // where the text of each message ends, in bytes of `text`
   std::optional<ToolUse> tools;      // the tools that the answer may call
   std::optional<Thinking> thinking;  // absent if the answer does not think
   LineChanges line_changes;          // lines that were taken out of system messages
@@ -24,6 +25,10 @@ ChatPrompt read_chat_prompt(FieldReader& fields, const ServedModel& model);
 
 // Returns the variables of a chat template. `tools` is null if there are none.
 Json template_context(const Engine& engine, const Json& messages, const Json& tools, bool add_generation_prompt);
+
+// Returns the tokens at which the messages begin: the first at 0, each other one where the text before it ends.
+std::vector<int64_t> message_starts(const Tokenizer& tokenizer, const std::vector<TokenId>& tokens,
+                                    const std::vector<size_t>& message_ends);
 
 // Returns the tokens of a prompt's text. It adds no special tokens, because the template has written them. Throws
 // ApiError for an empty prompt.

@@ -87,6 +87,7 @@ ApiRequest read_chat(const Json& body, const ServedModel& model) {
   const ChatPrompt prompt = read_chat_prompt(fields, model);
   check_text_fits(prompt.text, "messages", model.engine);
   generation.prompt = encode_chat(model.engine.tokenizer(), prompt.text);
+  generation.message_starts = message_starts(model.engine.tokenizer(), generation.prompt, prompt.message_ends);
   generation.grammar = read_grammar(fields, prompt, &request.format_field);
   read_thinking(fields, prompt, model.engine.tokenizer(), &generation);
   request.tools = prompt.tools;

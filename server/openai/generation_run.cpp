@@ -6,10 +6,15 @@ namespace smartkv::openai {
 
 using std::chrono::milliseconds;
 
-GenerationRun::GenerationRun(Engine& engine, const ApiRequest& request, const std::function<bool()>& client_gone)
+GenerationRun::GenerationRun(Engine& engine, const ApiRequest& request, const std::function<bool()>& client_gone,
+                             const std::string& owner, int64_t owner_kv_bytes)
     : choices_per_prompt_(request.generations.front().n) {
   std::vector<GenerationRequest> generations = request.generations;
-  for (GenerationRequest& generation : generations) generation.client_gone = client_gone;
+  for (GenerationRequest& generation : generations) {
+    generation.client_gone = client_gone;
+    generation.owner = owner;
+    generation.owner_kv_bytes = owner_kv_bytes;
+  }
   try {
     streams_ = engine.submit_all(std::move(generations));
   } catch (const RequestError& error) {

@@ -19,8 +19,9 @@ class GenerationRun {
 
   // Submits the generations; all are checked before the first is queued. Throws ApiError. The destructor cancels
   // generations that still run. `client_gone` is called while a grammar compiles; if it returns true, compiling stops
-  // (499). It may be null.
-  GenerationRun(Engine& engine, const ApiRequest& request, const std::function<bool()>& client_gone = nullptr);
+  // (499). It may be null. The request's states belong to `owner` and may take owner_kv_bytes; 0 for no limit.
+  GenerationRun(Engine& engine, const ApiRequest& request, const std::function<bool()>& client_gone = nullptr,
+                const std::string& owner = {}, int64_t owner_kv_bytes = 0);
 
   // Reads the next event; waits at most about 20 ms for it. `event->choice` counts the choices of all prompts: n
   // choices of the first prompt, then those of the second.

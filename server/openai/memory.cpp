@@ -59,6 +59,28 @@ Json live_json(const std::vector<LiveSequence>& sequences, const EngineStats& st
           {"data", std::move(data)}};
 }
 
+Json prefixes_json(const std::vector<PrefixListing>& prefixes, const EngineStats& stats) {
+  Json data = Json::array();
+  for (const PrefixListing& prefix : prefixes) {
+    Json where = Json::array();
+    if (prefix.in_memory) where.push_back("memory");
+    if (prefix.in_file) where.push_back("file");
+    Json policy = Json::parse(prefix.policy, nullptr, false);
+    if (policy.is_discarded()) policy = prefix.policy;  // of a draft's cache
+    data.push_back({{"kv_cache", std::move(policy)},
+                    {"where", std::move(where)},
+                    {"tokens", prefix.tokens},
+                    {"bytes", prefix.bytes},
+                    {"freed_bytes", prefix.freed_bytes},
+                    {"idle_requests", prefix.idle_requests},
+                    {"value", prefix.value}});
+  }
+  return {{"object", "list"},
+          {"states", stats.prefix_cache_states},
+          {"bytes", stats.prefix_cache_bytes},
+          {"data", std::move(data)}};
+}
+
 Json plan_json(const MemoryPlan& plan) {
   return {{"kv_cache", plan.kv_cache},         {"policy", plan.policy.empty() ? Json(nullptr) : Json(plan.policy)},
           {"fits", plan.problem.empty()},      {"reason", plan.problem.empty() ? Json(nullptr) : Json(plan.problem)},

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/openai/response.h"
+#include "server/openai/usage.h"
 
 namespace smartkv::openai {
 
@@ -32,7 +33,7 @@ Json new_reasoning() {
 
 Json usage_members(const RequestUsage& usage) {
   return {{"input_tokens", usage.prompt_tokens},
-          {"input_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+          {"input_tokens_details", prefix_json(usage)},
           {"output_tokens", usage.completion_tokens},
           {"output_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};

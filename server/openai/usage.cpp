@@ -33,13 +33,22 @@ Json tiers_json(const TierShares& tiers, double unit) {
   return json;
 }
 
+Json prefix_json(const RequestUsage& usage) {
+  Json json = {{"cached_tokens", usage.cached_tokens}};
+  if (usage.prefix_miss.empty()) return json;
+  json["miss"] = usage.prefix_miss;
+  json["diverged_at"] = usage.diverged_at;
+  if (usage.diverged_message >= 0) json["diverged_message"] = usage.diverged_message;
+  return json;
+}
+
 Json usage_json(const RequestUsage& usage) {
   const SpeculationUsage& speculation = usage.speculation;
   const KvCacheUsage& cache = usage.kv_cache;
   Json json = {{"prompt_tokens", usage.prompt_tokens},
                {"completion_tokens", usage.completion_tokens},
                {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-               {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}, {"audio_tokens", 0}}},
+               {"prompt_tokens_details", prefix_json(usage)},
                {"completion_tokens_details",
                 {{"reasoning_tokens", usage.reasoning_tokens},
                  {"audio_tokens", 0},
@@ -55,6 +64,7 @@ Json usage_json(const RequestUsage& usage) {
                  {"full_bytes", cache.full_bytes},
                  {"tiers", tiers_json(cache.tiers.tokens, kTierTokens)}}},
                {"seed", usage.seed}};
+  json["prompt_tokens_details"]["audio_tokens"] = 0;
   if (!cache.details.empty()) json["kv_cache"]["details"] = cache.details;
   if (!cache.stand_in.empty()) json["kv_cache"]["stand_in"] = cache.stand_in;
   if (cache.promise) json["kv_cache"]["promise"] = promise_json(*cache.promise, cache.details);

@@ -11,6 +11,8 @@ namespace smartkv::openai {
 Json tiers_json(const TierShares& tiers, double unit);
 constexpr double kTierTokens = 0x1p-3;  // unit for numbers of tokens
 
+// Returns what was found of a prompt in the prefix cache, and why not more.
+Json prefix_json(const RequestUsage& usage);
 Json usage_json(const RequestUsage& usage);
 Json timings_json(const RequestUsage& usage);  // in milliseconds and tokens per second
 

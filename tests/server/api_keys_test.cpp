@@ -59,15 +59,17 @@ httplib::Result complete(const ServedEngine& server, const std::string& key,
 }
 
 TEST(KeyFileTest, ReadsNamesKeysAndLimits) {
-  const auto keys = http::parse_api_keys("{ // comments\n" + entry("alice", kAlice, R"(, "concurrent_requests": 2)") +
-                                             "," + entry("bob", kBob, R"(, "tokens_per_minute": 600)") + "}",
-                                         "keys.json");
+  const auto keys =
+      http::parse_api_keys("{ // comments\n" + entry("alice", kAlice, R"(, "concurrent_requests": 2)") + "," +
+                               entry("bob", kBob, R"(, "tokens_per_minute": 600, "kv_bytes": 9)") + "}",
+                           "keys.json");
   ASSERT_EQ(keys.size(), 2u);
   EXPECT_EQ(keys[0].name, "alice");
   EXPECT_EQ(keys[0].key, kAlice);
   EXPECT_EQ(keys[0].limits.concurrent_requests, 2);
   EXPECT_EQ(keys[0].limits.tokens_per_minute, 0);
   EXPECT_EQ(keys[1].limits.tokens_per_minute, 600);
+  EXPECT_EQ(keys[1].limits.kv_bytes, 9);
 }
 
 TEST(KeyFileTest, ErrorsNameThePlaceAndNeverAKey) {

@@ -49,6 +49,31 @@ TEST(LiveRoute, RefusesOtherQuestions) {
   EXPECT_EQ(error("/v1/kv?head=0")["param"], "head");
 }
 
+TEST(PrefixesRoute, ListsStatesWithoutTheirText) {
+  TestServer server;
+  const Json all = Json::parse(server.client().Get("/v1/kv/prefixes")->body);
+  EXPECT_EQ(all["object"], "list");
+  ASSERT_EQ(all["data"].size(), 2u);
+  EXPECT_EQ(all["data"][0], (Json{{"kv_cache", {{"policy", "full"}}},
+                                  {"where", {"memory", "file"}},
+                                  {"tokens", 120},
+                                  {"bytes", 4096},
+                                  {"freed_bytes", 1024},
+                                  {"idle_requests", 3},
+                                  {"value", 0.5}}));
+  EXPECT_EQ(all["data"][1]["where"], Json::array({"file"}));
+  EXPECT_EQ(Json::parse(server.client().Get("/v1/kv/prefixes?limit=1")->body)["data"].size(), 1u);
+  for (const char* path : {"/v1/kv/prefixes?limit=0", "/v1/kv/prefixes?limit=1001", "/v1/kv/prefixes?text=1"}) {
+    EXPECT_EQ(server.client().Get(path)->status, 400) << path;
+  }
+}
+
+TEST(PrefixesRoute, NeedsTheKey) {
+  TestServer server({.api_key = "secret"});
+  EXPECT_EQ(server.client().Get("/v1/kv/prefixes")->status, 401);
+  EXPECT_EQ(server.client().Get("/v1/kv/prefixes", {{"Authorization", "Bearer secret"}})->status, 200);
+}
+
 TEST(PlanRoute, TakesTheBodiesOfBothEndpoints) {
   TestServer server;
   const Json chat = Json::parse(

@@ -44,6 +44,13 @@ TEST(Metrics, DiagnosticsOfCachesHaveTheirPolicy) {
   }
 }
 
+TEST(Metrics, MissesOfThePrefixCacheHaveTheirReason) {
+  EngineStats stats;
+  stats.prefix_cache_misses["evicted"] = 3;
+  EXPECT_THAT(http::metrics_text(stats, "m", http::RequestCounter()),
+              HasSubstr("smartkv:prefix_cache_misses_total{model_name=\"m\",reason=\"evicted\"} 3\n"));
+}
+
 TEST(Metrics, RefusalsByTheLimitsOfAKeyAreCounted) {
   const std::string file = ::testing::TempDir() + "metrics_keys.json";
   std::ofstream(file) << R"({"alice": {"key": "sk-0123456789abcdef", "concurrent_requests": 1}})";

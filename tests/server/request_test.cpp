@@ -230,6 +230,47 @@ TEST_F(RequestTest, TakesWhatFrameworksSend) {
                              model_));
 }
 
+TEST_F(RequestTest, ReadsHowLongAPrefixShouldStay) {
+  const auto hint = [&](const char* fields) { return chat(fields).generations.front().retention; };
+  EXPECT_EQ(hint(R"("user": "u")").priority, RetentionHint::kUsual);
+  EXPECT_EQ(hint(R"("retention": {})").priority, RetentionHint::kRaised);
+  EXPECT_EQ(hint(R"("retention": {"ttl_seconds": 7})").ttl_seconds, 7);
+  EXPECT_EQ(hint(R"("retention": {"priority": 0})").priority, 0);
+  EXPECT_EQ(hint(R"("prompt_cache_retention": "24h")").ttl_seconds, 86400);
+  EXPECT_EQ(hint(R"("prompt_cache_retention": "24h")").priority, RetentionHint::kRaised);
+  EXPECT_EQ(hint(R"("prompt_cache_retention": "in_memory")").priority, RetentionHint::kUsual);
+  EXPECT_EQ(completion(R"("prompt_cache_key": "k")").generations.front().prompt_cache_key, "k");
+  for (const auto& [fields, param] : {std::pair{R"("retention": {"priority": 101})", "retention.priority"},
+                                      {R"("retention": {"ttl_seconds": 0})", "retention.ttl_seconds"},
+                                      {R"("retention": {"for": 1})", "retention.for"},
+                                      {R"("retention": 5)", "retention"},
+                                      {R"("prompt_cache_retention": "forever")", "prompt_cache_retention"}}) {
+    try {
+      chat(fields);
+      ADD_FAILURE() << fields;
+    } catch (const ApiError& error) {
+      EXPECT_EQ(error.param, param) << error.what();
+    }
+  }
+}
+
+TEST_F(RequestTest, KnowsWhereMessagesBegin) {
+  const ApiRequest request = parse_chat(R"({"messages": [{"role": "system", "content": "Be brief."},
+                                                         {"role": "user", "content": "One?"},
+                                                         {"role": "assistant", "content": "One."},
+                                                         {"role": "user", "content": "One?"}]})",
+                                        model_);
+  const GenerationRequest& generation = request.generations.front();
+  ASSERT_EQ(generation.message_starts.size(), 4u);
+  EXPECT_EQ(generation.message_starts[0], 0);
+  const std::string ends[] = {"Be brief.", "One?", "One."};
+  for (size_t i = 1; i < 4; ++i) {
+    const auto start = static_cast<size_t>(generation.message_starts[i]);
+    const std::string before = engine_.tokenizer().decode(std::span(generation.prompt).first(start), false);
+    EXPECT_TRUE(before.ends_with(ends[i - 1])) << before;
+  }
+}
+
 TEST_F(RequestTest, TakesSamplingAtItsEnds) {
   EXPECT_EQ(chat(R"("top_p": 0)").generations.front().sampling.top_p, 0);
   EXPECT_EQ(chat(R"("seed": 42.0)").generations.front().sampling.seed, 42);
