@@ -47,8 +47,7 @@ std::string tool_use_id(const MessagesRequest& request) {
 
 }  // namespace
 
-MessagesStream::MessagesStream(const MessagesRequest& request)
-    : request_(request), parser_(request.chat) {
+MessagesStream::MessagesStream(const MessagesRequest& request) : request_(request), parser_(request.chat) {
   message_ = {{"id", request.chat.id},       {"type", "message"},        {"role", "assistant"},
               {"model", request.chat.model}, {"content", Json::array()}, {"stop_reason", nullptr},
               {"stop_sequence", nullptr}};

@@ -389,7 +389,8 @@ TEST_F(MessagesTest, ABudgetAndAnEffortSteerTheThinking) {
   const auto budget = [&](const std::string& fields) { return generation(fields).thinking.value().budget; };
   EXPECT_EQ(budget(""), -1);
   EXPECT_EQ(budget(R"(, "thinking": {"type": "enabled", "budget_tokens": 1024})"), 1024);
-  const std::string with_effort = engine_.tokenizer().decode(generation(R"(, "output_config": {"effort": "low"})").prompt, false);
+  const std::string with_effort =
+      engine_.tokenizer().decode(generation(R"(, "output_config": {"effort": "low"})").prompt, false);
   EXPECT_TRUE(with_effort.ends_with("low")) << with_effort;
 }
 
