@@ -8,6 +8,7 @@
 
 #include <fstream>
 
+#include "engine/log.h"
 #include "tests/server/test_server.h"
 
 namespace smartkv::test {
@@ -219,6 +220,7 @@ TEST(ApiKeys, ReloadingChangesKeysAndKeepsAccounts) {
   file.write("broken");
   ::testing::internal::CaptureStderr();
   server.server.reload();
+  flush_log(std::chrono::seconds(10));  // other tests may have moved the log to a thread
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("expected JSON"));
   EXPECT_EQ(status_with(server, kCarol), 200);
 }

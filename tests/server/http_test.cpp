@@ -318,6 +318,7 @@ TEST(HttpTest, TheAccessLogNamesKeyAndClient) {
     connection.read_all();
   }
   server.server.wait_until_idle();
+  flush_log(std::chrono::seconds(10));  // other tests may have moved the log to a thread
   const std::string log = ::testing::internal::GetCapturedStderr();
   set_log_level(LogLevel::kWarning);
   EXPECT_NE(log.find(" info request client=1.2.3.4 key=api_key method=GET path=/v1/models status=200 duration_ms="),

@@ -15,6 +15,7 @@
 
 #include <httplib.h>
 
+#include "engine/log.h"
 #include "server/http/listening_socket.h"
 #include "tests/server/command_runner.h"
 #include "tests/server/tiny_model_folder.h"
@@ -59,6 +60,7 @@ TEST(StandardOutput, ThatCannotBeWrittenIsAnError) {
     ::dup2(full, STDOUT_FILENO);
     ::testing::internal::CaptureStderr();
     const int code = run_command_line(static_cast<int>(arguments.size()), arguments.data());
+    flush_log(std::chrono::seconds(10));  // other tests may have moved the log to a thread
     const std::string error = ::testing::internal::GetCapturedStderr();
     ::dup2(kept, STDOUT_FILENO);
     ::close(kept);

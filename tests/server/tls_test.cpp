@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "engine/log.h"
 #include "server/http/listening_socket.h"
 #include "tests/server/command_runner.h"
 #include "tests/server/test_server.h"
@@ -243,6 +244,7 @@ TEST(Tls, ReloadingGivesNewConnectionsTheNewCertificate) {
   std::ofstream(certificate.key) << "broken";
   ::testing::internal::CaptureStderr();
   server.server.reload();
+  flush_log(std::chrono::seconds(10));  // other tests may have moved the log to a thread
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(certificate.key));
   EXPECT_THAT(RawTls(server.port).subject(), HasSubstr("renewed"));
 }
