@@ -44,8 +44,7 @@ TEST(ServerProcess, KeepsOurApiKeyToItself) {
 }
 
 TEST(ServerProcess, CountsTheBytesThatTheServerWrites) {
-  const std::string file = ::testing::TempDir() + "/server_process_written";
-  ::unlink(file.c_str());
+  const std::string file = ::testing::TempDir() + "/server_process_written." + std::to_string(::getpid());
   ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
   ServerProcess server(
       shell("trap '' TERM; echo Listening at http://127.0.0.1:1/v1; read line <'" + file + "'; echo four >/dev/null"));
@@ -56,6 +55,7 @@ TEST(ServerProcess, CountsTheBytesThatTheServerWrites) {
   server.stop();
   EXPECT_FALSE(server.running());
   EXPECT_EQ(server.written_bytes(), *before + 5);
+  ::unlink(file.c_str());
 }
 
 TEST(ServerProcess, MayBeAProgramThatPrintsNoAddress) {
