@@ -40,11 +40,6 @@ Json extra_usage(const RequestUsage& usage, const MessagesRequest& request) {
   return extra;
 }
 
-std::string tool_use_id(const MessagesRequest& request) {
-  const bool mistral = request.chat.tools && request.chat.tools->form == openai::ToolForm::kMistral;
-  return mistral ? openai::make_id("").substr(0, 9) : openai::make_id("toolu_");  // its templates require 9 characters
-}
-
 }  // namespace
 
 MessagesStream::MessagesStream(const MessagesRequest& request) : request_(request), parser_(request.chat) {
@@ -122,7 +117,10 @@ void MessagesStream::add_piece(const AnswerPiece& piece, std::vector<Json>* even
     return add_text("text", piece.text, events);
   }
   if (!piece.name.empty()) {
-    open_block({{"type", "tool_use"}, {"id", tool_use_id(request_)}, {"name", piece.name}, {"input", Json::object()}},
+    open_block({{"type", "tool_use"},
+                {"id", openai::new_call_id(request_.chat, "toolu_")},
+                {"name", piece.name},
+                {"input", Json::object()}},
                events);
   }
   if (piece.arguments.empty()) return;

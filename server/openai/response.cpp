@@ -46,11 +46,8 @@ Json finish_json(FinishReason reason, const AnswerParser* parser = nullptr) {
 }
 
 Json new_call(const ApiRequest& request, const std::string& name) {
-  std::string id = make_id("call_");
-  const ToolForm form = request.tools->form;
-  if (form == ToolForm::kMistral || form == ToolForm::kMistralArgs)
-    id = make_id("").substr(0, 9);  // its templates require 9 characters
-  return {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", ""}}}};
+  return {
+      {"id", new_call_id(request, "call_")}, {"type", "function"}, {"function", {{"name", name}, {"arguments", ""}}}};
 }
 
 Json usage_of(const ApiRequest& request, const RequestUsage& usage) {
@@ -64,6 +61,12 @@ LegacyLogprobs legacy_logprobs(const ApiRequest& request, const Tokenizer& token
 }
 
 }  // namespace
+
+std::string new_call_id(const ApiRequest& request, const char* prefix) {
+  const bool mistral =
+      request.tools && (request.tools->form == ToolForm::kMistral || request.tools->form == ToolForm::kMistralArgs);
+  return mistral ? make_id("").substr(0, 9) : make_id(prefix);  // Mistral's templates require 9 characters
+}
 
 int64_t unix_time() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();

@@ -15,6 +15,8 @@ namespace smartkv::openai {
 // Returns "stop" or "length". Other reasons do not come here: they end in an error (throw_if_failed()).
 std::string_view finish_reason(FinishReason reason);
 int64_t unix_time();  // in seconds
+// Returns an id for a call of the answer, which begins with `prefix` unless the model's templates require another form.
+std::string new_call_id(const ApiRequest& request, const char* prefix);
 // Throws ApiError if the choice ended in an error.
 void throw_if_failed(const GenerationEvent& event);
 
