@@ -153,6 +153,16 @@ const std::vector<Option>& option_table() {
        .help = "Format of log lines: text, or json for one JSON object per line",
        .field = [](O& o) -> F { return &o.log_format; },
        .choices = {"text", "json"}},
+      {.name = "stored_responses_bytes",
+       .help = "Room for responses of /v1/responses, which clients may then continue, read and delete. The least recently "
+               "used are deleted first; 0 stores none",
+       .field = [](O& o) -> F { return &o.http.stored_responses_bytes; },
+       .bytes = true,
+       .server = true},
+      {.name = "stored_responses_dir",
+       .help = "Directory that keeps stored responses across restarts; empty keeps them in memory",
+       .field = [](O& o) -> F { return &o.http.stored_responses_dir; },
+       .server = true},
       {.name = "access_log",
        .help = "Log a line for each request, with client, key, path, status and duration. Successful requests to "
                "/health, /metrics and /v1/kv are logged at level debug",

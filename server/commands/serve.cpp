@@ -35,7 +35,8 @@ void stop_now(Engine& engine, http::HttpServer& server, const std::future<void>&
 }
 
 // Drains the server after `delay`, once the first signal has arrived. A second signal stops it.
-void shut_down(Engine& engine, http::HttpServer& server, Signals& signals, std::chrono::seconds delay) {
+void shut_down(Engine& engine, http::HttpServer& server, http::ResponseStore* responses, Signals& signals,
+               std::chrono::seconds delay) {
   notify_service_manager("STOPPING=1\nSTATUS=Draining: running requests finish");
   bool stopping = false;
   if (delay.count() > 0) {
@@ -49,6 +50,7 @@ void shut_down(Engine& engine, http::HttpServer& server, Signals& signals, std::
   auto drained = std::async(std::launch::async | std::launch::deferred, [&] {
     engine.drain();
     server.wait_until_idle();
+    if (responses != nullptr) responses->wait_until_idle();
   });
   if (stopping) stop_now(engine, server, drained);
   while (drained.wait_for(std::chrono::milliseconds(0)) == std::future_status::timeout) {
@@ -60,10 +62,24 @@ void shut_down(Engine& engine, http::HttpServer& server, Signals& signals, std::
   log_info("stopped");
 }
 
+// Returns null if no responses are to be stored. Throws std::runtime_error.
+std::unique_ptr<http::ResponseStore> make_response_store(const http::HttpOptions& options) {
+  if (options.stored_responses_bytes == 0) {
+    if (options.stored_responses_dir.empty()) return nullptr;
+    throw ConfigError("stored_responses_dir: expected stored_responses_bytes above 0 beside it, found 0");
+  }
+  return std::make_unique<http::ResponseStore>(
+      options.stored_responses_dir.empty()
+          ? openai::texts_in_memory(options.stored_responses_bytes)
+          : openai::texts_in_folder(options.stored_responses_bytes, options.stored_responses_dir),
+      options.max_body_bytes);
+}
+
 int serve(ServerOptions options, bool by_answers) {
   options.engine.calibrates = true;  // any client may choose any policy
   // These checks come before the model is loaded, because that takes long.
   for (const auto& check : http::file_checks(options.http)) check();
+  std::unique_ptr<http::ResponseStore> responses = make_response_store(options.http);
   http::check_port(options.http.host, options.http.port);
   if (by_answers) calibrate_by_answers(options.engine.model.path, options.engine.model.threads);  // signals end it
   Signals signals({SIGINT, SIGTERM, SIGHUP});
@@ -75,7 +91,8 @@ int serve(ServerOptions options, bool by_answers) {
                         .created = std::time(nullptr),
                         .requests = {},
                         .draining = {},
-                        .sse_ping = std::chrono::seconds(options.http.sse_ping_s)};
+                        .sse_ping = std::chrono::seconds(options.http.sse_ping_s),
+                        .responses = std::move(responses)};
   http::HttpServer server(options.http, http::make_routes(service), &service.requests);
   std::atomic<bool> leaving = false;
   service.draining = [&] { return leaving || server.draining(); };
@@ -96,7 +113,7 @@ int serve(ServerOptions options, bool by_answers) {
     notify_service_manager("READY=1");
   }
   leaving = true;
-  shut_down(*engine, server, signals, std::chrono::seconds(engine->lost().empty() ? options.http.shutdown_delay_s : 0));
+  shut_down(*engine, server, service.responses.get(), signals, std::chrono::seconds(engine->lost().empty() ? options.http.shutdown_delay_s : 0));
   return engine->lost().empty() ? kOk : kRuntimeError;
 }
 

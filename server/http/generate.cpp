@@ -155,7 +155,8 @@ void generate(Service& service, const ApiRequest& request, ResponseWriter& respo
   send_json(response, whole.json(run.usage()));
 }
 
-void respond(Service& service, const openai::ResponsesRequest& request, ResponseWriter& response) {
+void respond(Service& service, std::unique_ptr<openai::ResponsesRequest> owned, ResponseWriter& response) {
+  const openai::ResponsesRequest& request = *owned;
   GenerationRun run = [&] {
     try {
       return begin(service, request.chat, response);
@@ -163,7 +164,16 @@ void respond(Service& service, const openai::ResponsesRequest& request, Response
       throw request.names.outer(error);
     }
   }();
-  openai::ResponsesStream events(request);
+  if (request.background) {
+    const auto on_event = [&service, lease = std::shared_ptr(std::move(response.lease))](const GenerationEvent& event) {
+      observe(event, &service.streams);
+      if (lease != nullptr) lease->charge(static_cast<int64_t>(event.tokens.size()));
+    };
+    const std::string& owner = response.key_name();
+    return send_json(response, service.responses->start(std::move(owned), std::move(run), owner, on_event));
+  }
+  openai::ResponsesStream events(
+      request, request.input.is_null() ? nullptr : service.responses->keeper(request, response.key_name()));
   if (request.chat.stream) return stream(service, run, response, events, {});
   collect(service, run, response, events);
   events.finish(run.usage());

@@ -182,10 +182,7 @@ std::string HttpServer::allowed_methods(const std::string& path) const {
 bool HttpServer::check_head(Connection& connection, Response& response) const {
   const Request& request = connection.reader.request();
   const std::string allowed = allowed_methods(request.path);
-  if (allowed.empty()) {
-    throw ApiError(404, "invalid_request_error", "Unknown URL: " + request.method + " " + request.path, "",
-                   "unknown_url");
-  }
+  if (allowed.empty()) throw openai::unknown_url(request.method, request.path);
   if (request.method == "OPTIONS" && !options_.cors_origin.empty()) {
     response.status = 204;
     response.add_header("Access-Control-Allow-Methods", allowed);
@@ -266,7 +263,7 @@ void HttpServer::dispatch(const Request& request, ResponseWriter& response) cons
   try {
     const Route* route = find_route(request.method, request.path);
     if (route == nullptr) throw std::logic_error("a request without a route passed the checks of its head");
-    if (keys_.required() && !route->open && route->method == "POST") limit(request, response);
+    if (keys_.required() && !route->open && !route->unlimited && route->method == "POST") limit(request, response);
     route->handler(request, response);
   } catch (const ApiError& error) {
     if (error.status >= 500) log_error(request.method + ' ' + request.path + ": " + error.what());

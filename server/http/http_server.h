@@ -30,6 +30,8 @@ struct HttpOptions {
   int64_t max_buffered_bytes = 256 << 20;  // bytes of all requests that are arriving or running
   ConnectionTimeouts timeouts = {};
   int sse_ping_s = 15;            // a stream that is silent for so long gets a comment; 0 turns this off
+  int64_t stored_responses_bytes = 0;                 // of /v1/responses; 0 stores none
+  std::filesystem::path stored_responses_dir = {};    // keeps them in files; empty for memory
   std::string access_log = "on";  // "on" or "off": a log line for each request
   std::vector<std::string> trusted_proxies = {};  // addresses and networks whose X-Forwarded-For is believed
   // Used by the serve command: requests are accepted for so long after the signal to end.
@@ -49,6 +51,7 @@ struct Route {
   std::function<void(const Request&, ResponseWriter&)> handler;
   bool open = false;            // needs no API key
   bool while_draining = false;  // still served while the server drains
+  bool unlimited = false;       // does not count against the limits of an API key
 };
 
 class HttpServer {

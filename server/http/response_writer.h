@@ -39,6 +39,7 @@ class ResponseWriter : public Response {
   std::unique_ptr<KeyLease> lease;    // held until the answer is complete if the request counts against an API key
   void charge(int64_t tokens) const;  // charges that key, if there is one
   bool client_left() const { return !connection_.alive(); }
+  const std::string& key_name() const { return connection_.key_name; }  // of the request's API key, or empty
 
   // Sends the head. Afterwards only a change of `status` has an effect: any other value than 200 cuts the stream.
   void begin_stream();

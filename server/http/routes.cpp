@@ -82,14 +82,20 @@ void refuse_embeddings(const Service&, const Request&, Response&) {
   throw ApiError(501, "invalid_request_error", "This server does not support embeddings", "", "not_supported");
 }
 
-// Reads `name`, the only query parameter of a request, an integer from `least` to `most`. Throws ApiError.
-int64_t read_parameter(const Request& request, const char* name, int64_t fallback, int64_t least, int64_t most) {
+// Returns the query parameters of a request: integers, or strings. Throws ApiError.
+Json read_parameters(const Request& request) {
   Json given = Json::object();
   for (const auto& [key, value] : request.parameters()) {
     if (given.contains(key)) throw openai::invalid_request(key, "'" + key + "' is given twice");
     const auto number = Json::parse(value, nullptr, false);
     given[key] = number.is_number_integer() ? number : Json(value);
   }
+  return given;
+}
+
+// Reads `name`, the only query parameter of a request, an integer from `least` to `most`. Throws ApiError.
+int64_t read_parameter(const Request& request, const char* name, int64_t fallback, int64_t least, int64_t most) {
+  const Json given = read_parameters(request);
   openai::FieldReader fields(given);
   const int64_t value = fields.integer(name, fallback, least, most);
   fields.finish();
@@ -145,7 +151,60 @@ void answer_chat(Service& service, const Request& request, ResponseWriter& respo
 }
 
 void answer_responses(Service& service, const Request& request, ResponseWriter& response) {
-  respond(service, openai::parse_responses(request.body, service.model), response);
+  openai::StoredResponses* const stored = service.responses == nullptr ? nullptr : &service.responses->stored;
+  respond(service,
+          std::make_unique<openai::ResponsesRequest>(
+              openai::parse_responses(request.body, service.model, stored, response.key_name())),
+          response);
+}
+
+// A path below /responses/: /ID, /ID/input_items or /ID/cancel.
+struct ResponsePath {
+  explicit ResponsePath(const std::string& path) {
+    static constexpr std::string_view kResponses = "/responses/";
+    std::string_view rest = std::string_view(path).substr(path.find(kResponses) + kResponses.size());
+    if (rest.ends_with('/')) rest.remove_suffix(1);
+    const size_t slash = rest.find('/');
+    id = rest.substr(0, slash);
+    if (slash != rest.npos) part = rest.substr(slash + 1);
+  }
+
+  std::string id, part;
+};
+
+// Returns the stored responses, for a request about the response `id`. Throws ApiError if the server stores none.
+ResponseStore& stored_responses(const Service& service, const std::string& id) {
+  if (service.responses == nullptr) throw openai::response_not_found(id);
+  return *service.responses;
+}
+
+void show_response(const Service& service, const Request& request, ResponseWriter& response) {
+  const ResponsePath path(request.path);
+  ResponseStore& store = stored_responses(service, path.id);
+  if (path.part == "input_items") {
+    Json items = store.stored.input_items(path.id, response.key_name());
+    return send_json(response, openai::page_of_items(std::move(items), read_parameters(request)));
+  }
+  if (!path.part.empty()) throw openai::unknown_url(request.method, request.path);
+  const Json parameters = read_parameters(request);
+  openai::FieldReader fields(parameters);
+  fields.only_default("stream", {false, "false"});
+  fields.find("include");  // names parts that this server never makes
+  fields.finish();
+  send_json(response, store.show(path.id, response.key_name()));
+}
+
+void delete_response(const Service& service, const Request& request, ResponseWriter& response) {
+  const ResponsePath path(request.path);
+  if (!path.part.empty()) throw openai::unknown_url(request.method, request.path);
+  stored_responses(service, path.id).erase(path.id, response.key_name());
+  send_json(response, {{"id", path.id}, {"object", "response"}, {"deleted", true}});
+}
+
+void cancel_response(const Service& service, const Request& request, ResponseWriter& response) {
+  const ResponsePath path(request.path);
+  if (path.part != "cancel") throw openai::unknown_url(request.method, request.path);
+  send_json(response, stored_responses(service, path.id).cancel(path.id, response.key_name()));
 }
 
 // Throws ApiError unless the header anthropic-version is absent or a version of the API with the events of 2023-06-01,
@@ -195,6 +254,9 @@ std::vector<Route> make_routes(Service& service) {
       {.method = "POST", .path = "/v1/completions", .handler = with(answer_completion)},
       {.method = "POST", .path = "/v1/chat/completions", .handler = with(answer_chat)},
       {.method = "POST", .path = "/v1/responses", .handler = with(answer_responses)},
+      {.method = "GET", .path = "/v1/responses/*", .handler = with(show_response)},
+      {.method = "DELETE", .path = "/v1/responses/*", .handler = with(delete_response)},
+      {.method = "POST", .path = "/v1/responses/*", .handler = with(cancel_response), .while_draining = true, .unlimited = true},
       {.method = "POST", .path = "/v1/messages", .handler = with(answer_messages)},
       {.method = "POST", .path = "/v1/messages/count_tokens", .handler = with(send_token_count)},
       {.method = "POST", .path = "/tokenize", .handler = with(send_tokens)},

@@ -98,7 +98,7 @@ std::string make_id(std::string_view prefix) {
   static constexpr std::string_view kAlphabet = "0123456789abcdefghijklmnopqrstuvwxyz";
   thread_local std::mt19937_64 random{std::random_device{}()};
   std::string id(prefix);
-  for (int i = 0; i < 24; ++i) id += kAlphabet[random() % kAlphabet.size()];
+  for (size_t i = 0; i < kIdCharacters; ++i) id += kAlphabet[random() % kAlphabet.size()];
   return id;
 }
 

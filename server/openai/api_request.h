@@ -45,7 +45,8 @@ ApiRequest read_chat(const Json& body, const ServedModel& model);
 
 // The steps that chat, completions and responses share. All but make_id() throw ApiError.
 Json parse_body(std::string_view body);
-std::string make_id(std::string_view prefix);  // returns `prefix` and 24 random characters
+inline constexpr size_t kIdCharacters = 24;
+std::string make_id(std::string_view prefix);  // returns `prefix` and so many random characters, a-z and 0-9
 void read_model(FieldReader& fields, const ServedModel& model, ApiRequest* request);
 void read_streaming(FieldReader& fields, ApiRequest* request);
 // Reads sampling, stop conditions and the extensions. Token ids are checked against the vocabulary.

@@ -38,6 +38,10 @@ ApiError model_not_found(const std::string& model) {
   return ApiError(404, kInvalidRequest, "The model '" + model + "' does not exist", "model", "model_not_found");
 }
 
+ApiError unknown_url(const std::string& method, const std::string& path) {
+  return ApiError(404, kInvalidRequest, "Unknown URL: " + method + " " + path, "", "unknown_url");
+}
+
 ApiError server_error(const std::string& message) { return ApiError(500, kServerError, message); }
 
 ApiError out_of_memory(const std::string& message) {

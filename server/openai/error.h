@@ -34,6 +34,7 @@ class ApiError : public std::runtime_error {
 // Make errors; the number is the status.
 ApiError invalid_request(const std::string& param, const std::string& message);  // 400
 ApiError model_not_found(const std::string& model);                              // 404
+ApiError unknown_url(const std::string& method, const std::string& path);        // 404
 ApiError server_error(const std::string& message);                               // 500
 ApiError out_of_memory(const std::string& message);                              // 503
 ApiError lost(const std::string& message);                                       // 503

@@ -56,10 +56,15 @@ constexpr const char* kSchemas = R"({
         "tool_calls": {"type": "array", "items": {"type": "object", "required": ["id", "type", "function"]}}}}}}}}},
   "Response": {"type": "object", "required": ["id", "object", "created_at", "status", "model", "output", "usage"], "properties": {
     "id": {"type": "string"}, "object": {"const": "response"}, "created_at": {"type": "integer"},
-    "status": {"enum": ["completed", "incomplete"]}, "model": {"type": "string"},
+    "status": {"enum": ["completed", "incomplete", "in_progress", "failed", "cancelled"]}, "model": {"type": "string"},
     "output": {"type": "array", "items": {"type": "object", "required": ["id", "type", "status"], "properties": {
       "type": {"enum": ["message", "reasoning", "function_call"]}}}},
-    "usage": {"type": "object", "required": ["input_tokens", "output_tokens", "total_tokens"]}}},
+    "usage": {"type": ["object", "null"], "required": ["input_tokens", "output_tokens", "total_tokens"]}}},
+  "DeletedResponse": {"type": "object", "required": ["id", "object", "deleted"], "properties": {
+    "id": {"type": "string"}, "object": {"const": "response"}, "deleted": {"const": true}}},
+  "Items": {"type": "object", "required": ["object", "data", "has_more", "first_id", "last_id"], "properties": {
+    "object": {"const": "list"}, "data": {"type": "array", "items": {"type": "object"}}, "has_more": {"type": "boolean"},
+    "first_id": {"type": ["string", "null"]}, "last_id": {"type": ["string", "null"]}}},
   "Message": {"type": "object", "required": ["id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"], "properties": {
     "id": {"type": "string"}, "type": {"const": "message"}, "role": {"const": "assistant"}, "model": {"type": "string"},
     "content": {"type": "array", "items": {"type": "object", "required": ["type"], "properties": {
@@ -135,6 +140,7 @@ Json parameter(const char* name, const char* in, Json schema, const char* descri
 
 const std::vector<Operation>& operations() {
   static const Json string = {{"type", "string"}}, count = {{"type", "integer"}, {"minimum", 0}};
+  static const Json response_id = Json::array({parameter("id", "path", string, "Id of the response")});
   static const std::vector<Operation> table = {
       {"get", "/health", "Readiness, like /health/ready", "Health", {.open = true}},
       {"get",
@@ -160,9 +166,24 @@ const std::vector<Operation>& operations() {
       {"post", "/v1/completions", "Continues a text", "Completion", {.body = "CompletionRequest", .streams = true}},
       {"post",
        "/v1/responses",
-       "OpenAI's Responses API; nothing is stored",
+       "OpenAI's Responses API",
        "Response",
        {.body = "ResponsesRequest", .streams = true}},
+      {"get", "/v1/responses/{id}", "A stored response, or one that runs", "Response", {.parameters = response_id}},
+      {"delete", "/v1/responses/{id}", "Deletes a stored response", "DeletedResponse", {.parameters = response_id}},
+      {"post",
+       "/v1/responses/{id}/cancel",
+       "Ends a response that runs in the background",
+       "Response",
+       {.parameters = response_id}},
+      {"get",
+       "/v1/responses/{id}/input_items",
+       "The turns before a stored response, the latest first",
+       "Items",
+       {.parameters =
+            Json::array({response_id[0], parameter("limit", "query", count, "How many to list, 1 to 100; default 20"),
+                         parameter("order", "query", {{"enum", Json::array({"asc", "desc"})}}, "Default desc"),
+                         parameter("after", "query", string, "Id of the item behind which the list begins")})}},
       {"post",
        "/v1/messages",
        "Anthropic's Messages API",

@@ -41,7 +41,8 @@ Json usage_members(const RequestUsage& usage) {
 
 }  // namespace
 
-ResponsesStream::ResponsesStream(const ResponsesRequest& request) : request_(request), parser_(request.chat) {
+ResponsesStream::ResponsesStream(const ResponsesRequest& request, std::function<bool(const Json&)> keep)
+    : request_(request), keep_(std::move(keep)), parser_(request.chat) {
   response_ = {{"id", request.chat.id}, {"object", "response"}, {"created_at", unix_time()}, {"status", "in_progress"}};
   response_.update(request.echoed);
   response_["output"] = Json::array();
@@ -146,8 +147,22 @@ std::vector<Json> ResponsesStream::finish(const RequestUsage& usage) {
   if (cut) response_["incomplete_details"] = {{"reason", "max_output_tokens"}};
   response_["usage"] = usage_members(usage);
   add_line_changes(request_.chat.line_changes, &response_["usage"]["input_tokens_details"]);
+  store();
   events.push_back(event(cut ? "response.incomplete" : "response.completed", {{"response", response_}}));
   return events;
+}
+
+void ResponsesStream::abort(const ApiError* error) {
+  if (std::exchange(open_, false)) response_["output"].back()["status"] = "incomplete";
+  response_["status"] = error == nullptr ? "cancelled" : "failed";
+  if (error != nullptr) {
+    response_["error"] = {{"code", error->code.empty() ? error->type : error->code}, {"message", error->what()}};
+  }
+  store();
+}
+
+void ResponsesStream::store() {
+  if (keep_ != nullptr) response_["store"] = keep_(response_);
 }
 
 }  // namespace smartkv::openai

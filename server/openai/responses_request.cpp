@@ -116,11 +116,13 @@ class InputReader {
   std::string reasoning_;
 };
 
-Json read_input(FieldReader& fields, FieldNames* names) {
+// Returns the messages: the instructions, the turns before, and the input.
+Json read_input(FieldReader& fields, const Json& before, FieldNames* names) {
   InputReader reader(names);
   names->add("messages", "input");
   if (const auto instructions = fields.string("instructions"))
     reader.add({{"role", "system"}, {"content", *instructions}}, "instructions");
+  for (const Json& item : before) reader.add_item(item, "previous_response_id");
   const Json& input = fields.required("input");
   if (input.is_string()) {
     reader.add({{"role", "user"}, {"content", input}}, "input");
@@ -179,11 +181,6 @@ void read_include(const Json& include, const Json& allowed) {
 }
 
 void refuse_unsupported(FieldReader& fields) {
-  if (fields.find("previous_response_id") != nullptr || fields.find("conversation") != nullptr) {
-    throw invalid_request("previous_response_id",
-                          "'previous_response_id' and 'conversation' are not supported, because this server stores "
-                          "nothing: send previous turns in 'input'");
-  }
   read_table_fields(fields, Body::kResponses);
   if (const Json* options = fields.object("stream_options")) {
     FieldReader inner(*options, "stream_options");
@@ -192,9 +189,33 @@ void refuse_unsupported(FieldReader& fields) {
   }
 }
 
-Json chat_body(FieldReader& fields, FieldNames* names) {
+// Returns the items of the turns before this one.
+Json read_before(FieldReader& fields, StoredResponses* stored, const std::string& owner) {
+  const auto id = fields.string("previous_response_id");
+  if (!id) return Json::array();
+  if (stored != nullptr) return stored->conversation(*id, owner);
+  throw invalid_request("previous_response_id",
+                        "'previous_response_id': this server stores no responses: send previous turns in 'input', or "
+                        "start the server with --stored-responses-bytes");
+}
+
+// Returns `input` as a list of items that have a type and an id.
+Json items_of(const Json& input) {
+  if (input.is_string()) {
+    const Json part = {{"type", "input_text"}, {"text", input}};
+    return Json::array({{{"type", "message"}, {"id", make_id("msg_")}, {"role", "user"}, {"content", Json::array({part})}}});
+  }
+  Json items = input;
+  for (Json& item : items) {
+    if (!item.contains("type")) item["type"] = "message";
+    if (!item.contains("id") || item["id"].is_null()) item["id"] = make_id("item_");
+  }
+  return items;
+}
+
+Json chat_body(FieldReader& fields, const Json& before, FieldNames* names) {
   refuse_unsupported(fields);
-  Json chat = {{"messages", read_input(fields, names)}, {"add_generation_prompt", true}};
+  Json chat = {{"messages", read_input(fields, before, names)}, {"add_generation_prompt", true}};
   for (const FieldRow& row : field_table()) {
     if (!row.is_of(Body::kChat) || !row.is_of(Body::kResponses)) continue;
     for (const std::string& name : field_names(row)) {
@@ -216,11 +237,24 @@ Json chat_body(FieldReader& fields, FieldNames* names) {
   }
   if (const Json* reasoning = fields.object("reasoning")) chat["reasoning_effort"] = read_reasoning(*reasoning);
   if (const Json* include = fields.array("include")) read_include(*include, fields.schema("include")["items"]["enum"]);
-  fields.finish();
   return chat;
 }
 
-Json echoed_members(const Json& body, const ApiRequest& chat) {
+// Reads whether the response is stored, and who waits for it.
+void read_storage(FieldReader& fields, const StoredResponses* stored, ResponsesRequest* request) {
+  const bool store = fields.boolean("store") && stored != nullptr;
+  request->background = fields.boolean("background");
+  if (request->background && !store) {
+    throw invalid_request("background",
+                          stored == nullptr ? "'background': this server stores no responses, so nobody could read the "
+                                              "response: start the server with --stored-responses-bytes"
+                                            : "'background': expected 'store' to be true");
+  }
+  if (store) request->input = items_of(fields.required("input"));
+}
+
+Json echoed_members(const Json& body, const ResponsesRequest& request) {
+  const ApiRequest& chat = request.chat;
   const auto given = [&](const char* key, const Json& otherwise) {
     const auto value = body.find(key);
     return value == body.end() || value->is_null() ? otherwise : *value;
@@ -230,7 +264,7 @@ Json echoed_members(const Json& body, const ApiRequest& chat) {
   reasoning.update(given("reasoning", Json::object()));
   Json text = given("text", Json::object());
   if (!text.contains("format")) text["format"] = {{"type", "text"}};
-  return {{"background", false},
+  return {{"background", request.background},
           {"error", nullptr},
           {"incomplete_details", nullptr},
           {"instructions", given("instructions", nullptr)},
@@ -238,10 +272,10 @@ Json echoed_members(const Json& body, const ApiRequest& chat) {
           {"metadata", given("metadata", Json::object())},
           {"model", chat.model},
           {"parallel_tool_calls", given("parallel_tool_calls", true)},
-          {"previous_response_id", nullptr},
+          {"previous_response_id", given("previous_response_id", nullptr)},
           {"reasoning", std::move(reasoning)},
           {"service_tier", "default"},
-          {"store", false},
+          {"store", !request.input.is_null()},
           {"temperature", given("temperature", sampling.temperature)},
           {"text", std::move(text)},
           {"tool_choice", given("tool_choice", "auto")},
@@ -253,19 +287,24 @@ Json echoed_members(const Json& body, const ApiRequest& chat) {
 
 }  // namespace
 
-ResponsesRequest parse_responses(std::string_view body, const ServedModel& model) {
+ResponsesRequest parse_responses(std::string_view body, const ServedModel& model, StoredResponses* stored,
+                                 const std::string& owner) {
   const Json json = parse_body(body);
   FieldReader fields(json, &body_schema(Body::kResponses));
   ResponsesRequest request;
-  const Json chat = chat_body(fields, &request.names);
+  const Json chat = chat_body(fields, read_before(fields, stored, owner), &request.names);
+  read_storage(fields, stored, &request);
+  fields.finish();
   try {
     request.chat = read_chat(chat, model);
   } catch (const ApiError& error) {
     throw request.names.outer(error);
   }
+  if (request.background && request.chat.stream)
+    throw invalid_request("stream", "'stream': expected false with 'background', found true");
   request.chat.id = make_id("resp_");
   request.chat.generations.front().id = request.chat.id;
-  request.echoed = echoed_members(json, request.chat);
+  request.echoed = echoed_members(json, request);
   return request;
 }
 

@@ -66,6 +66,7 @@ TEST_F(ResponsesTest, RefusesByItsOwnFields) {
           R"({"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}", "async": true}]})"),
       "input[0].async");
   EXPECT_EQ(refused_field(R"({"input": "a", "previous_response_id": "r"})"), "previous_response_id");
+  EXPECT_EQ(refused_field(R"({"input": "a", "conversation": "c"})"), "conversation");
   EXPECT_EQ(refused_field(R"({"input": "a", "max_output_tokens": 0})"), "max_output_tokens");
   EXPECT_EQ(refused_field(R"({"input": "a", "background": true})"), "background");
   EXPECT_EQ(refused_field(

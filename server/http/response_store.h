@@ -1,0 +1,60 @@
+// The responses of /v1/responses that clients may ask for again: those that are stored, and those that still run in the
+// background. Thread-safe.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "server/openai/responses.h"
+
+namespace smartkv::http {
+
+class ResponseStore {
+ public:
+  using OnEvent = std::function<void(const GenerationEvent&)>;
+
+  ResponseStore(std::unique_ptr<openai::TextStore> texts, int64_t max_conversation_bytes)
+      : stored(std::move(texts), max_conversation_bytes) {}
+  ~ResponseStore();  // cancels what runs in the background
+
+  // Returns the `keep` of a ResponsesStream. REQUIRES: the request outlives the result.
+  std::function<bool(const openai::Json&)> keeper(const openai::ResponsesRequest& request, std::string owner);
+
+  // Runs a response to its end, on a thread that all such responses share, and returns it as it begins. `on_event` is
+  // called for every event, and lives as long as the run.
+  openai::Json start(std::unique_ptr<openai::ResponsesRequest> request, openai::GenerationRun run,
+                     const std::string& owner, OnEvent on_event);
+
+  // These throw ApiError (404) if there is no such response that belongs to `owner`, the name of an API key. A response
+  // that still runs is cancelled before it is deleted. cancel() throws ApiError (400) if the response never ran in the
+  // background.
+  openai::Json show(const std::string& id, const std::string& owner);
+  void erase(const std::string& id, const std::string& owner);
+  openai::Json cancel(const std::string& id, const std::string& owner);
+
+  void wait_until_idle();  // returns when nothing runs in the background
+
+  openai::StoredResponses stored;
+
+ private:
+  struct Job;
+  using Jobs = std::map<std::string, std::shared_ptr<Job>>;  // by the response's id
+
+  void work();
+  bool step(Job& job);  // reads an event, if one arrives within 20 ms; returns false once the response has ended
+  // Cancels a running response and waits for its end. Returns whether there is such a response.
+  bool stop(const std::string& id, const std::string& owner);
+
+  std::mutex mutex_;  // also of the streams of the jobs
+  std::condition_variable changed_;
+  Jobs jobs_;
+  bool ending_ = false;
+  std::thread thread_;  // started with the first job
+};
+
+}  // namespace smartkv::http

@@ -1,0 +1,198 @@
+#include "server/openai/text_store.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <list>
+#include <mutex>
+#include <stdexcept>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/log.h"
+
+namespace smartkv::openai {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+class MemoryTexts final : public TextStore {
+ public:
+  explicit MemoryTexts(int64_t max_bytes) : max_bytes_(max_bytes) {}
+
+  bool put(const std::string& name, std::string text) override {
+    const std::lock_guard lock(mutex_);
+    const int64_t bytes = bytes_of(name, text);
+    if (bytes > max_bytes_) return false;
+    while (bytes_ + bytes > max_bytes_) remove(entries_.find(order_.back()));
+    order_.push_front(name);
+    entries_[name] = {std::move(text), order_.begin()};
+    bytes_ += bytes;
+    return true;
+  }
+
+  std::optional<std::string> get(const std::string& name) override {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(name);
+    if (found == entries_.end()) return std::nullopt;
+    order_.splice(order_.begin(), order_, found->second.place);
+    return found->second.text;
+  }
+
+  bool erase(const std::string& name) override {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(name);
+    if (found == entries_.end()) return false;
+    remove(found);
+    return true;
+  }
+
+ private:
+  struct Entry {
+    std::string text;
+    std::list<std::string>::iterator place;  // in order_
+  };
+  using Entries = std::unordered_map<std::string, Entry>;
+
+  static int64_t bytes_of(const std::string& name, const std::string& text) {
+    return static_cast<int64_t>(text.size() + 2 * name.size() + sizeof(Entries::value_type) + sizeof(std::string));
+  }
+  void remove(Entries::iterator entry) {
+    bytes_ -= bytes_of(entry->first, entry->second.text);
+    order_.erase(entry->second.place);
+    entries_.erase(entry);
+  }
+
+  const int64_t max_bytes_;
+  std::mutex mutex_;
+  int64_t bytes_ = 0;
+  std::list<std::string> order_;  // the most recently used first
+  Entries entries_;
+};
+
+class FolderTexts final : public TextStore {
+ public:
+  FolderTexts(int64_t max_bytes, fs::path folder) : max_bytes_(max_bytes), folder_(std::move(folder)) {
+    std::error_code problem;
+    if (fs::create_directories(folder_, problem)) fs::permissions(folder_, fs::perms::owner_all, problem);
+    if (!problem && ::access(folder_.c_str(), R_OK | W_OK | X_OK) != 0)
+      problem = std::error_code(errno, std::generic_category());
+    if (problem) throw std::runtime_error(folder_.string() + ": " + problem.message());
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
+      std::error_code gone;
+      if (entry.path().extension() == kPart && age(entry) > kAbandoned) fs::remove(entry.path(), gone);
+    }
+    make_room();
+  }
+
+  bool put(const std::string& name, std::string text) override {
+    if (static_cast<int64_t>(text.size()) > max_bytes_) return false;
+    const std::lock_guard lock(mutex_);
+    const fs::path path = path_of(name), part = path.string() + "." + std::to_string(::getpid()) + kPart;
+    if (!write(part, text) || ::rename(part.c_str(), path.c_str()) != 0) {
+      log_error(path.string() + ": " + std::strerror(errno));
+      ::unlink(part.c_str());
+      return false;
+    }
+    bytes_ += static_cast<int64_t>(text.size());
+    if (bytes_ > max_bytes_) make_room();
+    return true;
+  }
+
+  std::optional<std::string> get(const std::string& name) override {
+    const std::lock_guard lock(mutex_);
+    std::ifstream file(path_of(name), std::ios::binary);
+    if (!file) return std::nullopt;
+    std::string text{std::istreambuf_iterator<char>(file), {}};
+    if (file.bad()) return std::nullopt;
+    std::error_code ignored;
+    fs::last_write_time(path_of(name), fs::file_time_type::clock::now(), ignored);
+    return text;
+  }
+
+  bool erase(const std::string& name) override {
+    const std::lock_guard lock(mutex_);
+    std::error_code problem;
+    const auto bytes = static_cast<int64_t>(fs::file_size(path_of(name), problem));
+    if (problem || !fs::remove(path_of(name), problem)) return false;
+    bytes_ -= bytes;
+    return true;
+  }
+
+ private:
+  static constexpr const char* kPart = ".part";
+  static constexpr auto kAbandoned = std::chrono::hours(1);  // an unfinished file that nobody writes any more
+
+  struct File {
+    fs::file_time_type used;
+    int64_t bytes;
+    fs::path path;
+  };
+
+  static fs::file_time_type::duration age(const fs::directory_entry& entry) {
+    std::error_code gone;
+    const auto time = entry.last_write_time(gone);
+    return gone ? fs::file_time_type::duration(0) : fs::file_time_type::clock::now() - time;
+  }
+
+  fs::path path_of(const std::string& name) const { return folder_ / (name + ".json"); }
+
+  static bool write(const fs::path& path, std::string_view text) {
+    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (file < 0) return false;
+    while (!text.empty()) {
+      const ssize_t n = ::write(file, text.data(), text.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) break;
+      text.remove_prefix(static_cast<size_t>(n));
+    }
+    const int problem = errno;
+    const bool closed = ::close(file) == 0;
+    if (!text.empty()) errno = problem;
+    return closed && text.empty();
+  }
+
+  // Counts the files anew, because other processes write and delete some, and deletes the oldest beyond the limit.
+  void make_room() {
+    std::vector<File> files;
+    bytes_ = 0;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
+      std::error_code gone;
+      if (entry.path().extension() != ".json") continue;
+      const auto used = entry.last_write_time(gone);
+      const auto bytes = static_cast<int64_t>(gone ? 0 : entry.file_size(gone));
+      if (gone) continue;
+      files.push_back({used, bytes, entry.path()});
+      bytes_ += bytes;
+    }
+    std::ranges::sort(files, {}, &File::used);
+    for (const File& file : files) {
+      if (bytes_ <= max_bytes_) break;
+      std::error_code gone;
+      fs::remove(file.path, gone);
+      bytes_ -= file.bytes;
+    }
+  }
+
+  const int64_t max_bytes_;
+  const fs::path folder_;
+  std::mutex mutex_;
+  int64_t bytes_ = 0;  // of the files, as far as this process knows
+};
+
+}  // namespace
+
+std::unique_ptr<TextStore> texts_in_memory(int64_t max_bytes) { return std::make_unique<MemoryTexts>(max_bytes); }
+
+std::unique_ptr<TextStore> texts_in_folder(int64_t max_bytes, fs::path folder) {
+  return std::make_unique<FolderTexts>(max_bytes, std::move(folder));
+}
+
+}  // namespace smartkv::openai
