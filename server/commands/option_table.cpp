@@ -154,8 +154,9 @@ const std::vector<Option>& option_table() {
        .field = [](O& o) -> F { return &o.log_format; },
        .choices = {"text", "json"}},
       {.name = "stored_responses_bytes",
-       .help = "Room for responses of /v1/responses, which clients may then continue, read and delete. The least recently "
-               "used are deleted first; 0 stores none",
+       .help =
+           "Room for responses of /v1/responses, which clients may then continue, read and delete. The least recently "
+           "used are deleted first; 0 stores none",
        .field = [](O& o) -> F { return &o.http.stored_responses_bytes; },
        .bytes = true,
        .server = true},

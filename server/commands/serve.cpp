@@ -113,7 +113,8 @@ int serve(ServerOptions options, bool by_answers) {
     notify_service_manager("READY=1");
   }
   leaving = true;
-  shut_down(*engine, server, service.responses.get(), signals, std::chrono::seconds(engine->lost().empty() ? options.http.shutdown_delay_s : 0));
+  shut_down(*engine, server, service.responses.get(), signals,
+            std::chrono::seconds(engine->lost().empty() ? options.http.shutdown_delay_s : 0));
   return engine->lost().empty() ? kOk : kRuntimeError;
 }
 

@@ -23,9 +23,13 @@ constexpr int64_t kOtherFiles = 64 + ConnectionFront::kSurplus;
 bool matches(const Route& route, std::string_view path) {
   if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
   const auto is = [path](std::string_view pattern) {
-    if (!pattern.ends_with("/*")) return pattern == path;
-    pattern.remove_suffix(1);
-    return path.size() > pattern.size() && path.starts_with(pattern);
+    const size_t star = pattern.find('*');
+    if (star == pattern.npos) return pattern == path;
+    const std::string_view before = pattern.substr(0, star), after = pattern.substr(star + 1);
+    if (path.size() <= before.size() + after.size() || !path.starts_with(before) || !path.ends_with(after))
+      return false;
+    const std::string_view rest = path.substr(star, path.size() - star - after.size());
+    return after.empty() || rest.find('/') == rest.npos;
   };
   static constexpr std::string_view kVersion = "/v1";
   return is(route.path) || (route.path.starts_with("/v1/") && is(std::string_view(route.path).substr(kVersion.size())));

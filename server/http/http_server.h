@@ -29,11 +29,11 @@ struct HttpOptions {
   int64_t max_connections = 10'000;
   int64_t max_buffered_bytes = 256 << 20;  // bytes of all requests that are arriving or running
   ConnectionTimeouts timeouts = {};
-  int sse_ping_s = 15;            // a stream that is silent for so long gets a comment; 0 turns this off
-  int64_t stored_responses_bytes = 0;                 // of /v1/responses; 0 stores none
-  std::filesystem::path stored_responses_dir = {};    // keeps them in files; empty for memory
-  std::string access_log = "on";  // "on" or "off": a log line for each request
-  std::vector<std::string> trusted_proxies = {};  // addresses and networks whose X-Forwarded-For is believed
+  int sse_ping_s = 15;                 // a stream that is silent for so long gets a comment; 0 turns this off
+  int64_t stored_responses_bytes = 0;  // of /v1/responses; 0 stores none
+  std::filesystem::path stored_responses_dir = {};  // keeps them in files; empty for memory
+  std::string access_log = "on";                    // "on" or "off": a log line for each request
+  std::vector<std::string> trusted_proxies = {};    // addresses and networks whose X-Forwarded-For is believed
   // Used by the serve command: requests are accepted for so long after the signal to end.
   int shutdown_delay_s = 0;
 };
@@ -45,7 +45,8 @@ std::vector<std::function<void()>> file_checks(const HttpOptions& options);
 // One route and its handler, which runs on a worker thread.
 struct Route {
   std::string method;
-  // An exact path, or a prefix if it ends in "/*". Requests may leave out "/v1", and may end in a slash.
+  // An exact path, or one with a "*", which stands for one or more characters: any ones at the end, and one part of the
+  // path before the end. Requests may leave out "/v1", and may end in a slash. The first route that matches counts.
   std::string path;
   // May throw openai::ApiError. Other exceptions become a 400 (TokenizerError), 503 (std::bad_alloc) or 500.
   std::function<void(const Request&, ResponseWriter&)> handler;

@@ -69,10 +69,16 @@ void list_models(const Service& service, const Request&, Response& response) {
                        {"last_id", service.model.names.back()}});
 }
 
+// Returns what the "*" of a route "/v1/FOLDER/*" or "/v1/FOLDER/*/PART" stands for.
+std::string name_in(const Request& request, std::string_view folder, std::string_view part = "") {
+  std::string_view name = request.path;
+  if (name.ends_with('/')) name.remove_suffix(1);
+  name.remove_suffix(part.size());
+  return std::string(name.substr(name.find(folder) + folder.size()));
+}
+
 void show_model(const Service& service, const Request& request, Response& response) {
-  constexpr std::string_view kModels = "/models/";
-  std::string name = request.path.substr(request.path.find(kModels) + kModels.size());
-  if (name.ends_with('/')) name.pop_back();
+  const std::string name = name_in(request, "/models/");
   const auto& names = service.model.names;
   if (std::find(names.begin(), names.end(), name) == names.end()) throw openai::model_not_found(name);
   send_json(response, model_json(service, name));
@@ -158,53 +164,39 @@ void answer_responses(Service& service, const Request& request, ResponseWriter& 
           response);
 }
 
-// A path below /responses/: /ID, /ID/input_items or /ID/cancel.
-struct ResponsePath {
-  explicit ResponsePath(const std::string& path) {
-    static constexpr std::string_view kResponses = "/responses/";
-    std::string_view rest = std::string_view(path).substr(path.find(kResponses) + kResponses.size());
-    if (rest.ends_with('/')) rest.remove_suffix(1);
-    const size_t slash = rest.find('/');
-    id = rest.substr(0, slash);
-    if (slash != rest.npos) part = rest.substr(slash + 1);
-  }
-
-  std::string id, part;
-};
-
-// Returns the stored responses, for a request about the response `id`. Throws ApiError if the server stores none.
+// Returns the stored responses. Throws ApiError if the server stores none.
 ResponseStore& stored_responses(const Service& service, const std::string& id) {
   if (service.responses == nullptr) throw openai::response_not_found(id);
   return *service.responses;
 }
 
+constexpr std::string_view kResponses = "/responses/", kInputItems = "/input_items", kCancel = "/cancel";
+
 void show_response(const Service& service, const Request& request, ResponseWriter& response) {
-  const ResponsePath path(request.path);
-  ResponseStore& store = stored_responses(service, path.id);
-  if (path.part == "input_items") {
-    Json items = store.stored.input_items(path.id, response.key_name());
-    return send_json(response, openai::page_of_items(std::move(items), read_parameters(request)));
-  }
-  if (!path.part.empty()) throw openai::unknown_url(request.method, request.path);
+  const std::string id = name_in(request, kResponses);
   const Json parameters = read_parameters(request);
   openai::FieldReader fields(parameters);
-  fields.only_default("stream", {false, "false"});
+  fields.only_default("stream", {"false"});
   fields.find("include");  // names parts that this server never makes
   fields.finish();
-  send_json(response, store.show(path.id, response.key_name()));
+  send_json(response, stored_responses(service, id).show(id, response.key_name()));
+}
+
+void list_input_items(const Service& service, const Request& request, ResponseWriter& response) {
+  const std::string id = name_in(request, kResponses, kInputItems);
+  Json items = stored_responses(service, id).stored.input_items(id, response.key_name());
+  send_json(response, openai::page_of_items(std::move(items), read_parameters(request)));
 }
 
 void delete_response(const Service& service, const Request& request, ResponseWriter& response) {
-  const ResponsePath path(request.path);
-  if (!path.part.empty()) throw openai::unknown_url(request.method, request.path);
-  stored_responses(service, path.id).erase(path.id, response.key_name());
-  send_json(response, {{"id", path.id}, {"object", "response"}, {"deleted", true}});
+  const std::string id = name_in(request, kResponses);
+  stored_responses(service, id).erase(id, response.key_name());
+  send_json(response, {{"id", id}, {"object", "response"}, {"deleted", true}});
 }
 
 void cancel_response(const Service& service, const Request& request, ResponseWriter& response) {
-  const ResponsePath path(request.path);
-  if (path.part != "cancel") throw openai::unknown_url(request.method, request.path);
-  send_json(response, stored_responses(service, path.id).cancel(path.id, response.key_name()));
+  const std::string id = name_in(request, kResponses, kCancel);
+  send_json(response, stored_responses(service, id).cancel(id, response.key_name()));
 }
 
 // Throws ApiError unless the header anthropic-version is absent or a version of the API with the events of 2023-06-01,
@@ -254,9 +246,14 @@ std::vector<Route> make_routes(Service& service) {
       {.method = "POST", .path = "/v1/completions", .handler = with(answer_completion)},
       {.method = "POST", .path = "/v1/chat/completions", .handler = with(answer_chat)},
       {.method = "POST", .path = "/v1/responses", .handler = with(answer_responses)},
-      {.method = "GET", .path = "/v1/responses/*", .handler = with(show_response)},
+      {.method = "GET", .path = "/v1/responses/*/input_items", .handler = with(list_input_items)},
+      {.method = "POST",
+       .path = "/v1/responses/*/cancel",
+       .handler = with(cancel_response),
+       .while_draining = true,
+       .unlimited = true},
+      {.method = "GET", .path = "/v1/responses/*", .handler = with(show_response), .while_draining = true},
       {.method = "DELETE", .path = "/v1/responses/*", .handler = with(delete_response)},
-      {.method = "POST", .path = "/v1/responses/*", .handler = with(cancel_response), .while_draining = true, .unlimited = true},
       {.method = "POST", .path = "/v1/messages", .handler = with(answer_messages)},
       {.method = "POST", .path = "/v1/messages/count_tokens", .handler = with(send_token_count)},
       {.method = "POST", .path = "/tokenize", .handler = with(send_tokens)},

@@ -24,7 +24,7 @@ struct Service {
   std::function<bool()> draining;
   StreamHealth streams = {};
   std::chrono::seconds sse_ping = std::chrono::seconds(0);  // longest silence of a stream; 0 for no limit
-  std::unique_ptr<ResponseStore> responses = {};             // null if the server stores none
+  std::unique_ptr<ResponseStore> responses = {};            // null if the server stores none
 };
 
 std::vector<Route> make_routes(Service& service);  // REQUIRES: `service` outlives the routes

@@ -15,10 +15,10 @@
 namespace smartkv::openai {
 
 struct ResponsesRequest {
-  ApiRequest chat;   // the chat request to generate
-  Json echoed;       // the members of the response that repeat the request
-  FieldNames names;  // maps fields of the chat request to fields of this request, for errors
-  Json input;        // an array of items: `input` as it is stored, with ids; null if the response is not stored
+  ApiRequest chat;          // the chat request to generate
+  Json echoed;              // the members of the response that repeat the request
+  FieldNames names;         // maps fields of the chat request to fields of this request, for errors
+  Json input;               // an array of items: `input` as it is stored, with ids; null if the response is not stored
   bool background = false;  // whether the client reads the response later, with GET
 };
 

@@ -203,7 +203,8 @@ Json read_before(FieldReader& fields, StoredResponses* stored, const std::string
 Json items_of(const Json& input) {
   if (input.is_string()) {
     const Json part = {{"type", "input_text"}, {"text", input}};
-    return Json::array({{{"type", "message"}, {"id", make_id("msg_")}, {"role", "user"}, {"content", Json::array({part})}}});
+    return Json::array(
+        {{{"type", "message"}, {"id", make_id("msg_")}, {"role", "user"}, {"content", Json::array({part})}}});
   }
   Json items = input;
   for (Json& item : items) {
@@ -245,8 +246,8 @@ void read_storage(FieldReader& fields, const StoredResponses* stored, ResponsesR
   const bool store = fields.boolean("store") && stored != nullptr;
   request->background = fields.boolean("background");
   if (request->background && !store) {
-    throw invalid_request("background",
-                          stored == nullptr ? "'background': this server stores no responses, so nobody could read the "
+    throw invalid_request("background", stored == nullptr
+                                            ? "'background': this server stores no responses, so nobody could read the "
                                               "response: start the server with --stored-responses-bytes"
                                             : "'background': expected 'store' to be true");
   }

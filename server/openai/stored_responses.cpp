@@ -76,8 +76,8 @@ Json StoredResponses::conversation(const std::string& id, const std::string& own
                    "previous_response_not_found");
     }
     if (bytes > max_conversation_bytes_) {
-      throw refuse("'previous_response_id': the conversation has more than " +
-                       std::to_string(max_conversation_bytes_) + " bytes (max_body_bytes)",
+      throw refuse("'previous_response_id': the conversation has more than " + std::to_string(max_conversation_bytes_) +
+                       " bytes (max_body_bytes)",
                    "request_too_large");
     }
     const Json& before = turn->response["previous_response_id"];

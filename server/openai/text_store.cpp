@@ -101,6 +101,7 @@ class FolderTexts final : public TextStore {
       ::unlink(part.c_str());
       return false;
     }
+    mark_used(path);
     bytes_ += static_cast<int64_t>(text.size());
     if (bytes_ > max_bytes_) make_room();
     return true;
@@ -112,8 +113,7 @@ class FolderTexts final : public TextStore {
     if (!file) return std::nullopt;
     std::string text{std::istreambuf_iterator<char>(file), {}};
     if (file.bad()) return std::nullopt;
-    std::error_code ignored;
-    fs::last_write_time(path_of(name), fs::file_time_type::clock::now(), ignored);
+    mark_used(path_of(name));
     return text;
   }
 
@@ -140,6 +140,12 @@ class FolderTexts final : public TextStore {
     std::error_code gone;
     const auto time = entry.last_write_time(gone);
     return gone ? fs::file_time_type::duration(0) : fs::file_time_type::clock::now() - time;
+  }
+
+  // Sets the time of a file to now. The time that writing sets may be some milliseconds old, so it orders nothing.
+  static void mark_used(const fs::path& path) {
+    std::error_code gone;
+    fs::last_write_time(path, fs::file_time_type::clock::now(), gone);
   }
 
   fs::path path_of(const std::string& name) const { return folder_ / (name + ".json"); }

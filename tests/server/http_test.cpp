@@ -307,6 +307,7 @@ TEST(HttpTest, WithoutAnIntervalNoCommentIsSent) {
 TEST(HttpTest, TheAccessLogNamesKeyAndClient) {
   TestServer server({.api_key = "secret", .trusted_proxies = {"127.0.0.0/8"}});
   set_log_level(LogLevel::kInfo);
+  flush_log(std::chrono::seconds(10));  // other tests may have moved the log to a thread
   ::testing::internal::CaptureStderr();
   const std::string head = " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
   for (const std::string& request :
@@ -318,7 +319,7 @@ TEST(HttpTest, TheAccessLogNamesKeyAndClient) {
     connection.read_all();
   }
   server.server.wait_until_idle();
-  flush_log(std::chrono::seconds(10));  // other tests may have moved the log to a thread
+  flush_log(std::chrono::seconds(10));
   const std::string log = ::testing::internal::GetCapturedStderr();
   set_log_level(LogLevel::kWarning);
   EXPECT_NE(log.find(" info request client=1.2.3.4 key=api_key method=GET path=/v1/models status=200 duration_ms="),
