@@ -4,8 +4,10 @@ Each check takes the server's URL, ending in /v1. The default model is too small
 about the form: each client has to get what it asks for, parsed and validated by the client itself.
 """
 
+import asyncio
 import json
 import sys
+import time
 
 from pydantic import BaseModel, Field
 from servers import DEFAULT_MODEL
@@ -73,6 +75,75 @@ def check_responses(url):
     turns = [{"role": "user", "content": options["input"]}, *called.output,
              {"type": "function_call_output", "call_id": call.call_id, "output": "Sunny."}]
     assert client.responses.create(**{**options, "input": turns}, tools=[tool], instructions="Be brief.").output
+    check_stored_responses(client, {**options, "store": True})
+
+
+def check_stored_responses(client, options):
+    from openai import BadRequestError, NotFoundError
+    first = client.responses.create(**options)
+    assert first.store and client.responses.retrieve(first.id) == first
+    follow_up = {**options, "input": "And tomorrow?"}
+    continued = client.responses.create(**follow_up, previous_response_id=first.id)
+    turns = [{"role": "user", "content": options["input"]}, *first.output, {"role": "user", "content": "And tomorrow?"}]
+    assert continued.output_text == client.responses.create(**{**options, "input": turns}).output_text
+    assert continued.usage.input_tokens_details.cached_tokens > 0
+    items = list(client.responses.input_items.list(continued.id, order="asc", limit=2))
+    assert [item.role for item in items] == ["user", "assistant", "user"]
+    with client.responses.stream(**follow_up, previous_response_id=first.id) as stream:
+        streamed = stream.until_done().get_final_response()
+    assert streamed.output_text == continued.output_text and client.responses.retrieve(streamed.id).output_text == streamed.output_text
+
+    waiting = client.responses.create(**options, background=True)
+    while waiting.status in ("queued", "in_progress"):
+        time.sleep(0.05)
+        waiting = client.responses.retrieve(waiting.id)
+    assert waiting.output_text == first.output_text
+    endless = {**options, "max_output_tokens": 2000, "extra_body": {"ignore_eos": True}}
+    long = client.responses.create(**endless, background=True)
+    assert client.responses.cancel(long.id).status == "cancelled"
+    client.responses.delete(first.id)
+    for ask, error in ((lambda: client.responses.retrieve(first.id), NotFoundError),
+                       (lambda: client.responses.create(**follow_up, previous_response_id=continued.id), BadRequestError)):
+        try:
+            ask()
+            raise AssertionError("a deleted response was found")
+        except error:
+            pass
+
+
+def check_openai_agents(url):
+    """An agent with a tool, through the responses API with and without stored responses, and through chat."""
+    from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+    from openai import AsyncOpenAI
+    set_tracing_disabled(True)
+    client = AsyncOpenAI(base_url=url, api_key="none")
+    cities = []
+
+    @function_tool
+    def get_weather(city: str) -> str:
+        """The weather of a city."""
+        cities.append(city)
+        return "Sunny, 21 degrees."
+
+    settings = ModelSettings(temperature=0, max_tokens=60, tool_choice="get_weather")
+    for make in (OpenAIResponsesModel, OpenAIChatCompletionsModel):
+        agent = Agent(name="weather", instructions="Answer questions about the weather.", tools=[get_weather], model_settings=settings,
+                      model=make(model=DEFAULT_MODEL, openai_client=client))
+        cities.clear()
+        result = Runner.run_sync(agent, QUESTION[0]["content"], max_turns=4)
+        assert cities and result.final_output
+        if make is OpenAIResponsesModel:
+            assert result.last_response_id
+            plain = Agent(name="plain", model_settings=ModelSettings(temperature=0, max_tokens=20), model=agent.model)
+            more = Runner.run_sync(plain, "Thank you.", previous_response_id=result.last_response_id)
+            assert more.final_output and more.last_response_id != result.last_response_id
+
+    async def streamed():
+        run = Runner.run_streamed(agent, QUESTION[0]["content"], max_turns=4)
+        return [event.type async for event in run.stream_events()], run.final_output
+
+    kinds, output = asyncio.run(streamed())
+    assert output and {"raw_response_event", "run_item_stream_event"} <= set(kinds)
 
 
 def check_anthropic(url):
@@ -215,3 +286,54 @@ def check_litellm(url):
     assert litellm.completion(messages=history, tools=[WEATHER], **options).choices
     schema = litellm.completion(messages=QUESTION, response_format=Person, **options).choices[0].message.content
     Person.model_validate_json(schema)
+    check_litellm_anthropic(litellm, url.removesuffix("/v1"))
+
+
+def check_litellm_anthropic(litellm, url):
+    options = {"model": "anthropic/" + DEFAULT_MODEL, "api_base": url, "api_key": "none", "max_tokens": 60, "temperature": 0}
+    whole = litellm.completion(messages=QUESTION, **options)
+    assert whole.choices[0].message.content and whole.usage.completion_tokens > 0
+    chunks = litellm.completion(messages=QUESTION, stream=True, **options)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
+    forced = litellm.completion(messages=QUESTION, tools=[WEATHER], tool_choice="required", **options)
+    call = forced.choices[0].message.tool_calls[0]
+    assert forced.choices[0].finish_reason == "tool_calls" and json.loads(call.function.arguments)["city"] is not None
+    history = QUESTION + [forced.choices[0].message.model_dump(), {"role": "tool", "tool_call_id": call.id, "content": "Sunny."}]
+    assert litellm.completion(messages=history, tools=[WEATHER], **options).choices
+    message = asyncio.run(litellm.anthropic.messages.acreate(messages=QUESTION, **options))
+    assert message["content"][0]["text"] == whole.choices[0].message.content
+
+
+def check_langgraph(url):
+    """An agent of langgraph that calls a tool, over chat and over the responses API, with its state kept by langgraph."""
+    from langchain_core.messages import ToolMessage
+    from langchain_core.tools import tool
+    from langchain_openai import ChatOpenAI
+    from langgraph.checkpoint.memory import InMemorySaver
+    from langgraph.graph import END, START, MessagesState, StateGraph
+    from langgraph.prebuilt import ToolNode
+
+    @tool
+    def get_weather(city: str) -> str:
+        """The weather of a city."""
+        return "Sunny in " + city
+
+    for responses in (False, True):
+        model = ChatOpenAI(model=DEFAULT_MODEL, base_url=url, api_key="none", max_tokens=60, temperature=0, use_responses_api=responses)
+        forced, free = model.bind_tools([get_weather], tool_choice="get_weather"), model.bind_tools([get_weather], tool_choice="none")
+
+        def answer(state):
+            called = any(isinstance(message, ToolMessage) for message in state["messages"][-1:])
+            return {"messages": [(free if called else forced).invoke(state["messages"])]}
+
+        graph = StateGraph(MessagesState)
+        graph.add_node("model", answer)
+        graph.add_node("tools", ToolNode([get_weather]))
+        graph.add_edge(START, "model")
+        graph.add_conditional_edges("model", lambda state: "tools" if state["messages"][-1].tool_calls else END, ["tools", END])
+        graph.add_edge("tools", "model")
+        agent = graph.compile(checkpointer=InMemorySaver())
+        thread = {"configurable": {"thread_id": "1"}}
+        for turn in (1, 2):
+            messages = agent.invoke({"messages": [("user", QUESTION[0]["content"])]}, thread)["messages"]
+            assert len(messages) == 4 * turn and messages[-2].content.startswith("Sunny in") and messages[-1].text

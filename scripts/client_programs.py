@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 from servers import DEFAULT_MODEL
 
@@ -34,6 +35,36 @@ TASKS = {
                       "doc_to_target": "The capital of {{country}} is the city of {{cities[answer]}}.",
                       "metric_list": [{"metric": "bits_per_byte"}]},
 }
+
+
+PROGRAM = '''def greet(name):
+    return "Hello, " + name
+
+
+def add(a, b):
+    return a - b
+'''
+
+
+def check_aider(url):
+    """Lets aider correct a file of a git repository, as its user would. The model has to be one that can program."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "sums.py")
+        file.write_text(PROGRAM)
+        git = ["git", "-c", "user.name=Test", "-c", "user.email=test@example.org", "-C", folder]
+        for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "Begin"]):
+            subprocess.run(git + arguments, check=True)
+        for key, value in (("user.name", "Test"), ("user.email", "test@example.org")):
+            subprocess.run(git + ["config", key, value], check=True)
+        model = json.loads(urllib.request.urlopen(url + "/models").read())["data"][0]["id"]
+        run("aider", "--model", "openai/" + model, "--openai-api-base", url, "--openai-api-key", "none", "--edit-format", "whole",
+            "--yes-always", "--no-analytics", "--no-check-update", "--no-show-model-warnings", "--no-auto-lint", "--map-tokens", "0",
+            "--message", "The function add has a bug: it subtracts. Make it return the sum of a and b.", "sums.py", folder=folder)
+        changed = {}
+        exec(file.read_text(), changed)
+        assert changed["add"](2, 3) == 5 and changed["greet"]("Ada") == "Hello, Ada", file.read_text()
+        commits = subprocess.run(git + ["log", "--oneline"], check=True, capture_output=True, text=True).stdout.splitlines()
+        assert len(commits) >= 2, commits
 
 
 def check_lm_eval(url):

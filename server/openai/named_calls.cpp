@@ -189,8 +189,8 @@ NamedCallReader::Step NamedCallReader::begin(std::string* text, bool first, int6
   if (result != Match::kYes) return result == Match::kMore ? Step::kMore : Step::kText;
   text->erase(0, at);
   name_ = std::move(name);
-  any_ = in_string_ = escaped_ = false;
-  depth_ = 0;
+  any_ = false;
+  json_ = JsonEnd();
   state_ = State::kArguments;
   pieces->push_back({.text = {}, .call = (*calls)++, .name = name_, .arguments = {}, .reasoning = {}});
   return Step::kOn;
@@ -208,24 +208,10 @@ NamedCallReader::Step NamedCallReader::read_json(std::string* text, int64_t call
     }
     any_ = true;
   }
-  size_t n = 0;
-  bool done = false;
-  while (n < text->size() && !done) {
-    const char c = (*text)[n++];
-    if (in_string_) {
-      if (c == '"' && !escaped_) in_string_ = false;
-      escaped_ = c == '\\' && !escaped_;
-    } else if (c == '"') {
-      in_string_ = true;
-    } else if (c == '{' || c == '[') {
-      ++depth_;
-    } else if (c == '}' || c == ']') {
-      done = --depth_ == 0;
-    }
-  }
+  const size_t n = json_.take(*text);
   if (n > 0) pieces->push_back(arguments_piece(call, text->substr(0, n)));
   text->erase(0, n);
-  if (!done) return Step::kMore;
+  if (!json_.ended()) return Step::kMore;
   state_ = State::kClose;
   return Step::kOn;
 }

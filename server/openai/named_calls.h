@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/openai/answer_piece.h"
+#include "server/openai/json_end.h"
 #include "server/openai/tools.h"
 
 namespace smartkv::openai {
@@ -41,10 +42,9 @@ class NamedCallReader {
   const NamedForm* form_;
   std::map<std::string, Json> schemas_;  // of functions, by name
   State state_ = State::kBegin;
-  std::string name_;   // of the current call
-  bool any_ = false;   // whether it has an argument, or a byte of JSON
-  int64_t depth_ = 0;  // of JSON
-  bool in_string_ = false, escaped_ = false;
+  std::string name_;  // of the current call
+  bool any_ = false;  // whether it has an argument, or a byte of JSON
+  JsonEnd json_;
 };
 
 // Returns whether the schema of an argument says plainly that it is a string. Such arguments are written without quotes

@@ -248,34 +248,20 @@ bool ToolCallParser::read_head(std::vector<AnswerPiece>* pieces) {
   piece.call = calls_++;
   piece.name = std::move(name);
   state_ = State::kArguments;
-  depth_ = 0;
+  json_ = JsonEnd();
   return true;
 }
 
 bool ToolCallParser::read_arguments(std::vector<AnswerPiece>* pieces) {
-  size_t n = 0;
-  bool done = false;
-  while (n < held_.size() && !done) {
-    const char c = held_[n++];
-    if (in_string_) {
-      if (c == '"' && !escaped_) in_string_ = false;
-      escaped_ = c == '\\' && !escaped_;
-    } else if (c == '"') {
-      in_string_ = true;
-    } else if (c == '{' || c == '[') {
-      ++depth_;
-    } else if (c == '}' || c == ']') {
-      done = --depth_ == 0;
-    }
-  }
+  const size_t n = json_.take(held_);
   if (n > 0) {
     AnswerPiece& piece = pieces->emplace_back();
     piece.call = calls_ - 1;
     piece.arguments = held_.substr(0, n);
     held_.erase(0, n);
   }
-  if (done) state_ = State::kTail;
-  return done;
+  if (json_.ended()) state_ = State::kTail;
+  return json_.ended();
 }
 
 // Reads the text after a call: the end of its form, and perhaps the beginning of another call.

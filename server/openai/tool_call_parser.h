@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/openai/answer_piece.h"
+#include "server/openai/json_end.h"
 #include "server/openai/loose_calls.h"
 #include "server/openai/named_calls.h"
 #include "server/openai/tools.h"
@@ -52,8 +53,7 @@ class ToolCallParser {
   std::string held_, opening_;
   bool line_start_ = true;  // whether held_ begins a line, apart from blanks
   int64_t calls_ = 0;
-  int depth_ = 0;  // depth of brackets in the arguments
-  bool in_string_ = false, escaped_ = false;
+  JsonEnd json_;  // of the arguments
 };
 
 }  // namespace smartkv::openai
