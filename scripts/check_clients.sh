@@ -4,7 +4,7 @@
 #   scripts/check_clients.sh [--smartkv PROGRAM] [NAME...]    all, or only these: openai responses anthropic pydantic_ai
 #                                                             instructor langchain litellm openai_agents langgraph
 #                                                             aider lm_eval guidellm schemathesis
-# aider needs a model that can program: a file $SMARTKV_CODER, without which it is skipped.
+# aider needs a model that can program: a file $CODER_MODEL, without which it is skipped.
 # Each client is installed into an environment of its own. A client that cannot be installed is skipped with a message.
 # With --smartkv nothing is built or fetched. Exit code: 1 if a client failed, 77 if all were skipped.
 set -euo pipefail
@@ -26,8 +26,8 @@ for name in "$@"; do
   [ -n "${packages[$name]:-}" ] || fail "client '$name': expected one of ${!packages[*]}"
   model=$MODEL
   if [ "$name" = aider ]; then
-    model=${SMARTKV_CODER:-}
-    [ -e "$model" ] || { step "skipped: aider: \$SMARTKV_CODER names no model"; continue; }
+    model=${CODER_MODEL:-}
+    [ -e "$model" ] || { step "skipped: aider: \$CODER_MODEL names no model"; continue; }
   fi
   client_env "${name/responses/openai}" ${packages[$name]} || continue
   [ $status -eq 1 ] || status=0

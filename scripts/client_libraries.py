@@ -89,8 +89,7 @@ def check_stored_responses(client, options):
     assert continued.usage.input_tokens_details.cached_tokens > 0
     items = list(client.responses.input_items.list(continued.id, order="asc", limit=2))
     assert [item.role for item in items] == ["user", "assistant", "user"]
-    with client.responses.stream(**follow_up, previous_response_id=first.id) as stream:
-        streamed = stream.until_done().get_final_response()
+    streamed = list(client.responses.create(**follow_up, previous_response_id=first.id, stream=True))[-1].response
     assert streamed.output_text == continued.output_text and client.responses.retrieve(streamed.id).output_text == streamed.output_text
 
     waiting = client.responses.create(**options, background=True)
@@ -112,7 +111,7 @@ def check_stored_responses(client, options):
 
 
 def check_openai_agents(url):
-    """An agent with a tool, through the responses API with and without stored responses, and through chat."""
+    """An agent with a tool, through the responses API and through chat, whole and streamed."""
     from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
     from openai import AsyncOpenAI
     set_tracing_disabled(True)
@@ -123,27 +122,28 @@ def check_openai_agents(url):
     def get_weather(city: str) -> str:
         """The weather of a city."""
         cities.append(city)
+        settings.tool_choice = "none"  # the default model would call it again and again
         return "Sunny, 21 degrees."
 
-    settings = ModelSettings(temperature=0, max_tokens=60, tool_choice="get_weather")
-    for make in (OpenAIResponsesModel, OpenAIChatCompletionsModel):
-        agent = Agent(name="weather", instructions="Answer questions about the weather.", tools=[get_weather], model_settings=settings,
-                      model=make(model=DEFAULT_MODEL, openai_client=client))
-        cities.clear()
-        result = Runner.run_sync(agent, QUESTION[0]["content"], max_turns=4)
-        assert cities and result.final_output
-        if make is OpenAIResponsesModel:
-            assert result.last_response_id
-            plain = Agent(name="plain", model_settings=ModelSettings(temperature=0, max_tokens=20), model=agent.model)
-            more = Runner.run_sync(plain, "Thank you.", previous_response_id=result.last_response_id)
-            assert more.final_output and more.last_response_id != result.last_response_id
+    async def use():
+        for make in (OpenAIResponsesModel, OpenAIChatCompletionsModel):
+            agent = Agent(name="weather", instructions="Answer questions about the weather.", tools=[get_weather], model_settings=settings,
+                          reset_tool_choice=False, model=make(model=DEFAULT_MODEL, openai_client=client))
+            cities.clear()
+            settings.tool_choice = "get_weather"
+            result = await Runner.run(agent, QUESTION[0]["content"], max_turns=4)
+            assert cities and result.final_output
+            if make is OpenAIResponsesModel:
+                plain = Agent(name="plain", model_settings=ModelSettings(temperature=0, max_tokens=20), model=agent.model)
+                more = await Runner.run(plain, "Thank you.", previous_response_id=result.last_response_id)
+                assert more.final_output and more.last_response_id != result.last_response_id
+            settings.tool_choice = "get_weather"
+            run = Runner.run_streamed(agent, QUESTION[0]["content"], max_turns=4)
+            kinds = {event.type async for event in run.stream_events()}
+            assert run.final_output and {"raw_response_event", "run_item_stream_event"} <= kinds
 
-    async def streamed():
-        run = Runner.run_streamed(agent, QUESTION[0]["content"], max_turns=4)
-        return [event.type async for event in run.stream_events()], run.final_output
-
-    kinds, output = asyncio.run(streamed())
-    assert output and {"raw_response_event", "run_item_stream_event"} <= set(kinds)
+    settings = ModelSettings(temperature=0, max_tokens=60)
+    asyncio.run(use())
 
 
 def check_anthropic(url):
