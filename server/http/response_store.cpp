@@ -41,9 +41,13 @@ ResponseStore::~ResponseStore() {
 
 std::function<bool(const Json&)> ResponseStore::keeper(const openai::ResponsesRequest& request, std::string owner) {
   return [this, &request, owner = std::move(owner)](const Json& response) {
-    const bool kept = stored.put({owner, request.input, response});
-    if (!kept) log_warning(request.chat.id + ": the response is not stored: it has no room in stored_responses_bytes");
-    return kept;
+    try {
+      if (stored.put({owner, request.input, response})) return true;
+      log_warning(request.chat.id + ": the response is not stored: it has no room, or its file cannot be written");
+    } catch (const std::exception& error) {
+      log_error(request.chat.id + ": the response is not stored: " + error.what());
+    }
+    return false;
   };
 }
 

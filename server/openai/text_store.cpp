@@ -169,8 +169,8 @@ class FolderTexts final : public TextStore {
   void make_room() {
     std::vector<File> files;
     bytes_ = 0;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
-      std::error_code gone;
+    std::error_code gone;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_, gone)) {
       if (entry.path().extension() != ".json") continue;
       const auto used = entry.last_write_time(gone);
       const auto bytes = static_cast<int64_t>(gone ? 0 : entry.file_size(gone));
@@ -181,7 +181,6 @@ class FolderTexts final : public TextStore {
     std::ranges::sort(files, {}, &File::used);
     for (const File& file : files) {
       if (bytes_ <= max_bytes_) break;
-      std::error_code gone;
       fs::remove(file.path, gone);
       bytes_ -= file.bytes;
     }

@@ -186,6 +186,18 @@ TEST(StoredResponsesTest, AFolderKeepsResponsesAcrossRestarts) {
   fs::remove_all(folder);
 }
 
+TEST(StoredResponsesTest, AFolderThatIsGoneEndsNoAnswer) {
+  const fs::path folder = fs::temp_directory_path() / ("stored_responses_gone_" + std::to_string(::getpid()));
+  StoringServer server(1 << 20, {}, folder);
+  fs::remove_all(folder);
+  const Json response = server.ask(R"({"input": "a"})");
+  EXPECT_EQ(response["status"], "completed");
+  EXPECT_EQ(response["store"], false);
+  const std::string id = server.answered(R"({"input": "a", "background": true})");
+  server.service.responses->wait_until_idle();
+  EXPECT_EQ(server.status(id), 404);
+}
+
 TEST(StoredResponsesTest, OthersKeysFindNothing) {
   const fs::path file = fs::temp_directory_path() / ("stored_responses_keys_" + std::to_string(::getpid()));
   std::ofstream(file) << R"({"one": {"key": "0123456789abcdef-one", "concurrent_requests": 1},

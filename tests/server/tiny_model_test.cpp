@@ -6,6 +6,8 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -75,6 +77,39 @@ TEST_F(TinyModel, SaysWhatRequestsMayName) {
   ASSERT_EQ(restricted["presets"].size(), 1u);
   EXPECT_EQ(restricted["presets"][0]["name"], "compact");
   EXPECT_EQ(restricted["speculative_methods"], Json::array({"off", "ngram"}));
+}
+
+TEST_F(TinyModel, AKeysStoredPromptsStayWithinItsLimit) {
+  const std::filesystem::path file =
+      std::filesystem::temp_directory_path() / ("tiny_model_keys_" + std::to_string(::getpid()));
+  const auto write_keys = [&](int64_t kv_bytes) {
+    const Json keys = {{"open", {{"key", "0123456789abcdef-open"}}},
+                       {"small", {{"key", "0123456789abcdef-small"}, {"kv_bytes", kv_bytes}}}};
+    std::ofstream(file) << keys.dump();
+  };
+  write_keys(1 << 30);
+  ServedEngine served(*engine_, {"tiny"}, {.api_keys_file = file});
+  const auto as = [&](const char* name) {
+    auto client = served.client();
+    client.set_bearer_token_auth(std::string("0123456789abcdef-") + name);
+    return client;
+  };
+  const auto found = [&](const char* name, char letter) -> int64_t {  // tokens of a prompt that were found
+    const Json body = {{"prompt", std::string(128, letter)}, {"max_tokens", 1}};
+    const auto response = as(name).Post("/v1/completions", body.dump(), "application/json");
+    return Json::parse(response->body)["usage"]["prompt_tokens_details"]["cached_tokens"];
+  };
+  const auto stored = [&]() -> int64_t { return Json::parse(as("open").Get("/v1/kv/prefixes")->body)["bytes"]; };
+  EXPECT_EQ(found("open", 'a'), 0);
+  const int64_t one = stored();
+  ASSERT_GT(one, 0);
+  write_keys(2 * one);
+  served.server.reload();
+  for (char letter = 'b'; letter < 'j'; ++letter) EXPECT_EQ(found("small", letter), 0);
+  EXPECT_GT(stored(), one);
+  EXPECT_LE(stored(), 3 * one);
+  EXPECT_GT(found("open", 'a'), 0);
+  std::filesystem::remove(file);
 }
 
 TEST_F(TinyModel, APolicyByPromise) {

@@ -70,6 +70,8 @@ TEST(Llama, RewindsToWhereItWas) {
   EXPECT_TRUE(std::equal(logits.begin(), logits.begin() + 30 * 259, expected.begin() + 70 * 259));
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)  // both replace mlock() by a function that does nothing
 // A user without privileges and without a limit cannot lock memory.
 TEST(LlamaDeathTest, WeightsThatCannotBeLockedNameTheLimit) {
   const auto load = [] {
@@ -89,6 +91,7 @@ TEST(LlamaDeathTest, WeightsThatCannotBeLockedNameTheLimit) {
   EXPECT_EXIT(load(), testing::ExitedWithCode(3),
               "weights_lock: the [0-9]+ bytes of weights cannot be locked: .*RLIMIT_MEMLOCK, ulimit -l. is 0 bytes");
 }
+#endif
 
 TEST(Llama, TypesThatDoNotGoTogetherAreRefused) {
   const TinyWeights weights(tiny_config());
