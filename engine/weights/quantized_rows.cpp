@@ -40,7 +40,7 @@ void add_fifth_bits(const uint8_t* p, uint8_t* q) {
   for (size_t byte = 0; byte < 4; ++byte) {
     uint64_t all;
     std::memcpy(&all, q + 8 * byte, sizeof all);
-    const uint64_t own_bits = p[byte] * 0x0101010101010101 & 0x8040201008040201;  // byte i has bit i only
+    const uint64_t own_bits = p[byte] * uint64_t{0x0101010101010101} & 0x8040201008040201;  // byte i has bit i only
     all |= ((own_bits + 0x7f7f7f7f7f7f7f7f) & 0x8080808080808080) >> 3;
     std::memcpy(q + 8 * byte, &all, sizeof all);
   }
