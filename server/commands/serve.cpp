@@ -72,7 +72,7 @@ std::unique_ptr<http::ResponseStore> make_response_store(const http::HttpOptions
       options.stored_responses_dir.empty()
           ? openai::texts_in_memory(options.stored_responses_bytes)
           : openai::texts_in_folder(options.stored_responses_bytes, options.stored_responses_dir),
-      options.max_body_bytes);
+      options.max_body_bytes, options.stored_responses_bytes);
 }
 
 int serve(ServerOptions options, bool by_answers) {

@@ -27,6 +27,7 @@ struct ResponseStore::Job {
   OnEvent on_event;
   openai::ResponsesStream stream;
   std::atomic<bool> cancelled = false;
+  int64_t bytes = 0;  // of the request's text
 };
 
 ResponseStore::~ResponseStore() {
@@ -54,53 +55,77 @@ std::function<bool(const Json&)> ResponseStore::keeper(const openai::ResponsesRe
 Json ResponseStore::start(std::unique_ptr<openai::ResponsesRequest> request, GenerationRun run,
                           const std::string& owner, OnEvent on_event) {
   const std::string id = request->chat.id;
+  const auto bytes = static_cast<int64_t>(openai::dump(request->input).size() + openai::dump(request->echoed).size());
   const auto job = std::make_shared<Job>(std::move(request), std::move(run), owner, std::move(on_event), *this);
+  job->bytes = bytes;
   Json begun = job->stream.json();
   const std::lock_guard lock(mutex_);
+  if (background_bytes_ + bytes > max_background_bytes_) {
+    throw ApiError(429, "rate_limit_error",
+                   "'background': the requests that run in the background hold " + std::to_string(background_bytes_) +
+                       " bytes, and this one has " + std::to_string(bytes) + ": expected at most " +
+                       std::to_string(max_background_bytes_) + " together (stored_responses_bytes)",
+                   "background", "rate_limit_exceeded", 1);
+  }
   if (!thread_.joinable()) thread_ = std::thread(&ResponseStore::work, this);
   jobs_.emplace(id, job);
+  background_bytes_ += bytes;
+  woken_ = true;
   changed_.notify_all();
   return begun;
 }
 
 void ResponseStore::work() {
+  constexpr auto kPause = std::chrono::milliseconds(20);
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
     if (jobs_.empty()) return;
+    woken_ = false;
     const Jobs jobs = jobs_;
     lock.unlock();
     std::vector<std::string> ended;
+    bool any = false;
     for (const auto& [id, job] : jobs) {
-      if (!step(*job)) ended.push_back(id);
+      const Step step_taken = step(*job);
+      if (step_taken == Step::kEnded) ended.push_back(id);
+      any = any || step_taken != Step::kNothing;
     }
     lock.lock();
-    for (const std::string& id : ended) jobs_.erase(id);
+    for (const std::string& id : ended) {
+      background_bytes_ -= jobs_.at(id)->bytes;
+      jobs_.erase(id);
+    }
     if (!ended.empty()) changed_.notify_all();
+    if (!any) changed_.wait_for(lock, kPause, [this] { return woken_ || ending_; });
   }
 }
 
-bool ResponseStore::step(Job& job) {
-  const auto abort = [&](const ApiError* error) {
+ResponseStore::Step ResponseStore::step(Job& job) {
+  const auto end = [&](const ApiError* error) {
     if (error != nullptr) log_error(job.request->chat.id + ": " + error->what());
     const std::lock_guard lock(mutex_);
     job.stream.abort(error);
-    return false;
+    return Step::kEnded;
   };
-  if (job.cancelled) return abort(nullptr);
+  if (job.cancelled) return end(nullptr);
   try {
     GenerationEvent event;
-    const GenerationRun::Status status = job.run.next(&event);
+    const GenerationRun::Status status = job.run.next(&event, std::chrono::milliseconds(0));
+    if (status == GenerationRun::Status::kTimeout) return Step::kNothing;
     if (status == GenerationRun::Status::kEvent) job.on_event(event);
     const std::lock_guard lock(mutex_);
-    if (status == GenerationRun::Status::kEvent) job.stream.add(event, job.run);
-    if (status == GenerationRun::Status::kEnd) job.stream.finish(job.run.usage());
-    return status != GenerationRun::Status::kEnd;
+    if (status == GenerationRun::Status::kEvent) {
+      job.stream.add(event, job.run);
+      return Step::kEvent;
+    }
+    job.stream.finish(job.run.usage());
+    return Step::kEnded;
   } catch (const ApiError& error) {
-    return abort(&error);
+    return end(&error);
   } catch (const std::exception& error) {
     const ApiError internal = openai::internal_error(error);
-    return abort(&internal);
+    return end(&internal);
   }
 }
 
@@ -113,24 +138,30 @@ Json ResponseStore::show(const std::string& id, const std::string& owner) {
   return stored.get(id, owner).response;
 }
 
-bool ResponseStore::stop(const std::string& id, const std::string& owner) {
+Json ResponseStore::stop(const std::string& id, const std::string& owner) {
   std::unique_lock lock(mutex_);
-  const auto job = jobs_.find(id);
-  if (job == jobs_.end() || job->second->owner != owner) return false;
-  job->second->cancelled = true;
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end() || found->second->owner != owner) return nullptr;
+  const std::shared_ptr<Job> job = found->second;
+  job->cancelled = woken_ = true;
+  changed_.notify_all();
   changed_.wait(lock, [&] { return !jobs_.contains(id); });
-  return true;
+  return job->stream.json();
 }
 
 void ResponseStore::erase(const std::string& id, const std::string& owner) {
-  stop(id, owner);
-  stored.erase(id, owner);
+  const bool stopped = !stop(id, owner).is_null();
+  try {
+    stored.erase(id, owner);
+  } catch (const ApiError&) {
+    if (!stopped) throw;  // a response that ran may have had no room
+  }
 }
 
 Json ResponseStore::cancel(const std::string& id, const std::string& owner) {
-  stop(id, owner);
-  Json response = stored.get(id, owner).response;
-  if (response.value("background", false)) return response;
+  Json response = stop(id, owner);
+  if (response.is_null()) response = stored.get(id, owner).response;
+  if (response["background"] == true) return response;
   throw openai::invalid_request("response_id", "Only a response that was created with 'background' can be cancelled");
 }
 

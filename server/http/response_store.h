@@ -18,15 +18,16 @@ class ResponseStore {
  public:
   using OnEvent = std::function<void(const GenerationEvent&)>;
 
-  ResponseStore(std::unique_ptr<openai::TextStore> texts, int64_t max_conversation_bytes)
-      : stored(std::move(texts), max_conversation_bytes) {}
+  // Requests that run in the background may hold `max_background_bytes` of text.
+  ResponseStore(std::unique_ptr<openai::TextStore> texts, int64_t max_conversation_bytes, int64_t max_background_bytes)
+      : stored(std::move(texts), max_conversation_bytes), max_background_bytes_(max_background_bytes) {}
   ~ResponseStore();  // cancels what runs in the background
 
   // Returns the `keep` of a ResponsesStream. REQUIRES: the request outlives the result.
   std::function<bool(const openai::Json&)> keeper(const openai::ResponsesRequest& request, std::string owner);
 
   // Runs a response to its end, on a thread that all such responses share, and returns it as it begins. `on_event` is
-  // called for every event, and lives as long as the run.
+  // called for every event, and lives as long as the run. Throws ApiError (429) if the requests that run hold too much.
   openai::Json start(std::unique_ptr<openai::ResponsesRequest> request, openai::GenerationRun run,
                      const std::string& owner, OnEvent on_event);
 
@@ -46,13 +47,17 @@ class ResponseStore {
   using Jobs = std::map<std::string, std::shared_ptr<Job>>;  // by the response's id
 
   void work();
-  bool step(Job& job);  // reads an event, if one arrives within 20 ms; returns false once the response has ended
-  // Cancels a running response and waits for its end. Returns whether there is such a response.
-  bool stop(const std::string& id, const std::string& owner);
+  enum class Step : uint8_t { kNothing, kEvent, kEnded };
+  Step step(Job& job);  // reads an event, if there is one
+  // Cancels a running response, waits for its end and returns it. Returns null if there is no such response.
+  openai::Json stop(const std::string& id, const std::string& owner);
 
   std::mutex mutex_;  // also of the streams of the jobs
   std::condition_variable changed_;
   Jobs jobs_;
+  const int64_t max_background_bytes_;
+  int64_t background_bytes_ = 0;  // of the jobs
+  bool woken_ = false;            // whether a job is new or cancelled
   bool ending_ = false;
   std::thread thread_;  // started with the first job
 };

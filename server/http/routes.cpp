@@ -88,10 +88,17 @@ void refuse_embeddings(const Service&, const Request&, Response&) {
   throw ApiError(501, "invalid_request_error", "This server does not support embeddings", "", "not_supported");
 }
 
-// Returns the query parameters of a request: integers, or strings. Throws ApiError.
+// Returns the query parameters of a request: integers, strings, and a list NAME of the values of "NAME[]". Throws
+// ApiError.
 Json read_parameters(const Request& request) {
   Json given = Json::object();
   for (const auto& [key, value] : request.parameters()) {
+    if (key.ends_with("[]")) {
+      Json& list = given[key.substr(0, key.size() - 2)];
+      if (!list.is_null() && !list.is_array()) throw openai::invalid_request(key, "'" + key + "' is given twice");
+      list.push_back(value);
+      continue;
+    }
     if (given.contains(key)) throw openai::invalid_request(key, "'" + key + "' is given twice");
     const auto number = Json::parse(value, nullptr, false);
     given[key] = number.is_number_integer() ? number : Json(value);

@@ -24,7 +24,7 @@ GenerationRun::GenerationRun(Engine& engine, const ApiRequest& request, const st
   ended_.assign(streams_.size(), false);
 }
 
-GenerationRun::Status GenerationRun::next(GenerationEvent* event) {
+GenerationRun::Status GenerationRun::next(GenerationEvent* event, milliseconds most_wait) {
   // Polls each stream once. If none has an event, waits for the next stream in turn.
   for (size_t looked = 0; looked <= streams_.size(); ++looked) {
     size_t live = turn_;
@@ -35,7 +35,7 @@ GenerationRun::Status GenerationRun::next(GenerationEvent* event) {
     }
     if (skipped == streams_.size()) return Status::kEnd;
     turn_ = (live + 1) % streams_.size();
-    const milliseconds wait(looked < streams_.size() && streams_.size() > 1 ? 0 : 20);
+    const milliseconds wait = looked < streams_.size() && streams_.size() > 1 ? milliseconds(0) : most_wait;
     *event = GenerationEvent();
     switch (streams_[live]->next(event, wait)) {
       case GenerationStream::Status::kEvent:

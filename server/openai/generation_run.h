@@ -1,6 +1,7 @@
 // The generations of one API request. They are submitted together and read as one sequence of events, by one thread.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -23,9 +24,9 @@ class GenerationRun {
   GenerationRun(Engine& engine, const ApiRequest& request, const std::function<bool()>& client_gone = nullptr,
                 const std::string& owner = {}, int64_t owner_kv_bytes = 0);
 
-  // Reads the next event; waits at most about 20 ms for it. `event->choice` counts the choices of all prompts: n
+  // Reads the next event; waits at most about `wait` for it. `event->choice` counts the choices of all prompts: n
   // choices of the first prompt, then those of the second.
-  Status next(GenerationEvent* event);
+  Status next(GenerationEvent* event, std::chrono::milliseconds wait = std::chrono::milliseconds(20));
 
   // Returns the log probabilities of the prompt of a choice, from its second token on.
   const std::vector<TokenLogprob>& prompt_logprobs(int32_t choice) const;

@@ -74,8 +74,8 @@ class StrictReader final : public nlohmann::json_sax<Json> {
     return &repeated->second;
   }
   bool open(Json container) {
-    if (open_.size() == kMaxJsonDepth)
-      throw JsonSyntaxError("nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
+    if (open_.size() == options_.max_depth)
+      throw JsonSyntaxError("nested deeper than " + std::to_string(options_.max_depth) + " levels");
     open_.push_back({add(std::move(container)), {}, {}});
     return true;
   }

@@ -31,6 +31,7 @@ struct JsonOptions {
   Integers integers = Integers::kRounded;
   // If set, the last value of a repeated key counts, as in most parsers. Otherwise a repeated key is an error.
   bool repeated_keys = false;
+  size_t max_depth = kMaxJsonDepth;
 };
 
 // Parses `text` and keeps the order of keys. Throws JsonSyntaxError, also if a limit above is exceeded.

@@ -199,7 +199,7 @@ Json read_before(FieldReader& fields, StoredResponses* stored, const std::string
                         "start the server with --stored-responses-bytes");
 }
 
-// Returns `input` as a list of items that have a type and an id.
+// Returns `input` as a list of items that have a type, and an id that no other item has.
 Json items_of(const Json& input) {
   if (input.is_string()) {
     const Json part = {{"type", "input_text"}, {"text", input}};
@@ -208,8 +208,8 @@ Json items_of(const Json& input) {
   }
   Json items = input;
   for (Json& item : items) {
-    if (!item.contains("type")) item["type"] = "message";
-    if (!item.contains("id") || item["id"].is_null()) item["id"] = make_id("item_");
+    if (!item.contains("type") || item["type"].is_null()) item["type"] = "message";
+    item["id"] = make_id("item_");
   }
   return items;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/openai/api_request.h"
+#include "server/openai/json_body.h"
 
 namespace smartkv::openai {
 
@@ -16,6 +17,12 @@ bool is_response_id(std::string_view id) {
   return id.size() == kPrefix.size() + kIdCharacters && id.starts_with(kPrefix) &&
          std::ranges::all_of(id.substr(kPrefix.size()),
                              [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z'); });
+}
+
+constexpr size_t kRecordDepth = 2;  // a stored response lies so much deeper than the fields of its request
+
+bool is_list_of_objects(const Json& json) {
+  return json.is_array() && std::ranges::all_of(json, [](const Json& item) { return item.is_object(); });
 }
 
 }  // namespace
@@ -33,11 +40,13 @@ std::optional<StoredResponse> StoredResponses::find(const std::string& id, const
   const std::optional<std::string> text = texts_->get(id);
   if (!text) return std::nullopt;
   *bytes += static_cast<int64_t>(text->size());
-  try {
-    Json stored = Json::parse(*text);
-    if (stored.at("owner") != owner || stored.at("response").at("id") != id) return std::nullopt;
-    return StoredResponse{owner, std::move(stored.at("input")), std::move(stored.at("response"))};
-  } catch (const std::exception&) {  // a file that was damaged
+  try {  // the file may be damaged
+    Json stored = parse_json(*text, {.max_depth = kMaxJsonDepth + kRecordDepth});
+    Json &input = stored.at("input"), &response = stored.at("response");
+    if (stored.at("owner") != owner || response.at("id") != id) return std::nullopt;
+    if (!is_list_of_objects(input) || !is_list_of_objects(response.at("output"))) return std::nullopt;
+    return StoredResponse{owner, std::move(input), std::move(response)};
+  } catch (const std::exception&) {
     return std::nullopt;
   }
 }
@@ -68,11 +77,11 @@ Json StoredResponses::conversation(const std::string& id, const std::string& own
   };
   std::vector<StoredResponse> turns;  // the last first, so that the first is the most recently used: it is deleted last
   int64_t bytes = 0;
-  for (std::string next = id; !next.empty();) {
-    std::optional<StoredResponse> turn = find(next, owner, &bytes);
+  for (std::optional<std::string> next = id; next;) {
+    std::optional<StoredResponse> turn = find(*next, owner, &bytes);
     if (!turn) {
-      throw refuse("Previous response with id '" + next + "' not found" +
-                       (next == id ? "" : ": it is part of the conversation before '" + id + "'"),
+      throw refuse("Previous response with id '" + *next + "' not found" +
+                       (*next == id ? "" : ": it is part of the conversation before '" + id + "'"),
                    "previous_response_not_found");
     }
     if (bytes > max_conversation_bytes_) {
@@ -81,7 +90,7 @@ Json StoredResponses::conversation(const std::string& id, const std::string& own
                    "request_too_large");
     }
     const Json& before = turn->response["previous_response_id"];
-    next = before.is_string() ? before.get<std::string>() : "";
+    next = before.is_string() ? std::optional(before.get<std::string>()) : std::nullopt;
     turns.push_back(std::move(*turn));
   }
   Json items = Json::array();

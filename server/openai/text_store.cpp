@@ -87,7 +87,9 @@ class FolderTexts final : public TextStore {
     if (problem) throw std::runtime_error(folder_.string() + ": " + problem.message());
     for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
       std::error_code gone;
-      if (entry.path().extension() == kPart && age(entry) > kAbandoned) fs::remove(entry.path(), gone);
+      const fs::path& path = entry.path();
+      const bool unfinished = path.extension() == kPart && path.filename().string().find(kSuffix) != std::string::npos;
+      if (unfinished && age(entry) > kAbandoned) fs::remove(path, gone);
     }
     make_room();
   }
@@ -109,6 +111,8 @@ class FolderTexts final : public TextStore {
 
   std::optional<std::string> get(const std::string& name) override {
     const std::lock_guard lock(mutex_);
+    std::error_code problem;
+    if (!fs::is_regular_file(path_of(name), problem)) return std::nullopt;
     std::ifstream file(path_of(name), std::ios::binary);
     if (!file) return std::nullopt;
     std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -127,7 +131,10 @@ class FolderTexts final : public TextStore {
   }
 
  private:
+  static constexpr const char* kSuffix = ".response";
   static constexpr const char* kPart = ".part";
+  static constexpr double kRoom =
+      0.9;  // share of the limit that is left when files are deleted, so that few scans are needed
   static constexpr auto kAbandoned = std::chrono::hours(1);  // an unfinished file that nobody writes any more
 
   struct File {
@@ -148,7 +155,7 @@ class FolderTexts final : public TextStore {
     fs::last_write_time(path, fs::file_time_type::clock::now(), gone);
   }
 
-  fs::path path_of(const std::string& name) const { return folder_ / (name + ".json"); }
+  fs::path path_of(const std::string& name) const { return folder_ / (name + kSuffix); }
 
   static bool write(const fs::path& path, std::string_view text) {
     const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -171,16 +178,18 @@ class FolderTexts final : public TextStore {
     bytes_ = 0;
     std::error_code gone;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder_, gone)) {
-      if (entry.path().extension() != ".json") continue;
+      if (entry.path().extension() != kSuffix || !entry.is_regular_file(gone)) continue;
       const auto used = entry.last_write_time(gone);
       const auto bytes = static_cast<int64_t>(gone ? 0 : entry.file_size(gone));
       if (gone) continue;
       files.push_back({used, bytes, entry.path()});
       bytes_ += bytes;
     }
+    if (bytes_ <= max_bytes_) return;
     std::ranges::sort(files, {}, &File::used);
-    for (const File& file : files) {
-      if (bytes_ <= max_bytes_) break;
+    const auto room = static_cast<int64_t>(kRoom * static_cast<double>(max_bytes_));
+    for (size_t i = 0; i + 1 < files.size() && bytes_ > room; ++i) {  // the last one is the newest
+      const File& file = files[i];
       fs::remove(file.path, gone);
       bytes_ -= file.bytes;
     }

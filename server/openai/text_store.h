@@ -22,9 +22,9 @@ class TextStore {
 
 // In memory. Each text counts its own bytes and those of its entry.
 std::unique_ptr<TextStore> texts_in_memory(int64_t max_bytes);
-// In files NAME.json of `folder`, which only the owner may read. Several processes may share the folder; each keeps it
-// within its own limit. Makes the folder if it does not exist. Throws std::runtime_error, naming the folder, if it
-// cannot be used. REQUIRES: names are safe as file names.
+// In files NAME.response of `folder`, which only the owner may read. Several processes may share the folder; each keeps
+// it within its own limit. Other files in it are left alone. Makes the folder if it does not exist. Throws
+// std::runtime_error, naming the folder, if it cannot be used. REQUIRES: names are safe as file names.
 std::unique_ptr<TextStore> texts_in_folder(int64_t max_bytes, std::filesystem::path folder);
 
 }  // namespace smartkv::openai

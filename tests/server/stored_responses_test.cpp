@@ -18,10 +18,10 @@ class StoringServer : public TestServer {
  public:
   explicit StoringServer(int64_t bytes = 1 << 20, http::HttpOptions options = {}, const fs::path& folder = {},
                          int64_t conversation_bytes = 1 << 20)
-      : TestServer(std::move(options)) {
-    service.responses = std::make_unique<http::ResponseStore>(
-        folder.empty() ? openai::texts_in_memory(bytes) : openai::texts_in_folder(bytes, folder), conversation_bytes);
-  }
+      : TestServer(std::move(options),
+                   std::make_unique<http::ResponseStore>(
+                       folder.empty() ? openai::texts_in_memory(bytes) : openai::texts_in_folder(bytes, folder),
+                       conversation_bytes, bytes)) {}
 
   Json ask(const std::string& body) const { return Json::parse(post("/v1/responses", body)->body); }
   std::string answered(const std::string& body) const {
@@ -60,8 +60,9 @@ TEST(StoredResponsesTest, GetReturnsWhatPostReturned) {
   const StoringServer server;
   const Json response = server.ask(R"({"input": "a", "metadata": {"k": "v"}})");
   EXPECT_EQ(server.get(response["id"]), response);
-  EXPECT_EQ(server.get(response["id"].get<std::string>() + "?stream=false&include=reasoning.encrypted_content"),
-            response);
+  EXPECT_EQ(
+      server.get(response["id"].get<std::string>() + "?stream=false&include[]=reasoning.encrypted_content&include[]=x"),
+      response);
   EXPECT_EQ(server.status(response["id"].get<std::string>() + "?stream=true"), 400);
   EXPECT_EQ(server.status(response["id"].get<std::string>() + "/other"), 404);
   EXPECT_EQ(server.post("/v1/responses/" + response["id"].get<std::string>(), "{}")->status, 405);
@@ -160,7 +161,8 @@ TEST(StoredResponsesTest, IdsThatTheServerNeverMadeAreNotFound) {
   for (const char* id : {"r", "resp_", "resp_..%2f..%2f..%2fetc%2fpasswd00", "resp_ABCDEFGHIJKLMNOPQRSTUVWX"}) {
     EXPECT_EQ(server.status(id), 404) << id;
   }
-  EXPECT_EQ(server.ask(continuing("../../../etc/passwd", "a"))["error"]["param"], "previous_response_id");
+  for (const char* id : {"../../../etc/passwd", ""})
+    EXPECT_EQ(server.ask(continuing(id, "a"))["error"]["param"], "previous_response_id");
 }
 
 TEST(StoredResponsesTest, AFolderKeepsResponsesAcrossRestarts) {
@@ -178,8 +180,12 @@ TEST(StoredResponsesTest, AFolderKeepsResponsesAcrossRestarts) {
     EXPECT_EQ(server.get(id), response);
     server.answered(continuing(id, "b"));
     EXPECT_EQ(server.last_prompt(), "user:a\nassistant:Paris.\nuser:b\nassistant:");
-    for (const char* damaged : {"", "{", "[]", R"({"owner": 1})"}) {
-      std::ofstream(folder / (id + ".json")) << damaged;
+    const std::string head = R"({"owner": "", "response": {"id": ")" + id + "\", ";
+    for (const std::string& damaged :
+         {std::string(), std::string("{"), std::string("[]"), std::string(R"({"owner": 1})"),
+          head + R"("output": []}, "input": "a"})", head + R"("output": []}, "input": [1, null]})",
+          head + R"("output": 1}, "input": []})", std::string(100'000, '[')}) {
+      std::ofstream(folder / (id + ".response")) << damaged;
       EXPECT_EQ(server.status(id), 404) << damaged;
     }
   }
@@ -292,12 +298,43 @@ TEST(BackgroundResponsesTest, AreRefusedWhereNobodyCouldReadThem) {
   EXPECT_EQ(param(R"({"input": "a", "background": true, "stream": true})"), "stream");
 }
 
-TEST(BackgroundResponsesTest, AServerThatEndsCancelsThem) {
-  StoringServer server;
+TEST(BackgroundResponsesTest, HoldNoMoreThanTheStoreHasRoomFor) {
+  StoringServer server(4000);
   server.engine.hold_after(1);
-  server.answered(R"({"input": "a", "background": true})");
-  server.service.responses.reset();
-  EXPECT_TRUE(server.engine.wait_for_live_streams(0));
+  Json last;
+  int taken = 0;
+  for (; taken < 20 && !last.contains("error"); ++taken) {
+    last = server.ask(R"({"input": "a", "background": true})");
+    if (last["error"].is_null()) last.erase("error");
+  }
+  EXPECT_GT(taken, 1);
+  EXPECT_EQ(last["error"]["param"], "background");
+  EXPECT_EQ(last["error"]["code"], "rate_limit_exceeded");
+  server.engine.release();
+  server.service.responses->wait_until_idle();
+  EXPECT_TRUE(server.ask(R"({"input": "a", "background": true})")["error"].is_null());
+}
+
+TEST(BackgroundResponsesTest, OneWithoutRoomIsStillCancelled) {
+  StoringServer server(600);
+  server.engine.hold_after(1);
+  std::string body = R"({"input": "a", "background": true})";
+  const std::string id = server.answered(body);
+  ASSERT_TRUE(id.starts_with("resp_")) << id;
+  EXPECT_EQ(Json::parse(server.post("/v1/responses/" + id + "/cancel", "")->body)["status"], "cancelled");
+  EXPECT_EQ(server.status(id), 404);
+}
+
+TEST(BackgroundResponsesTest, AServerThatEndsCancelsThem) {
+  test::FakeEngine engine;
+  engine.hold_after(1);
+  {
+    const test::ServedEngine server(
+        engine, {"fake"}, {},
+        std::make_unique<http::ResponseStore>(openai::texts_in_memory(1 << 20), 1 << 20, 1 << 20));
+    EXPECT_EQ(server.post("/v1/responses", R"({"input": "a", "background": true})")->status, 200);
+  }
+  EXPECT_TRUE(engine.wait_for_live_streams(0));
 }
 
 }  // namespace

@@ -16,12 +16,14 @@ using Json = nlohmann::ordered_json;
 // A server over any engine.
 class ServedEngine {
  public:
-  ServedEngine(Engine& engine, std::vector<std::string> names, http::HttpOptions options)
+  ServedEngine(Engine& engine, std::vector<std::string> names, http::HttpOptions options,
+               std::unique_ptr<http::ResponseStore> responses = nullptr)
       : service{.engine = engine,
                 .model = {.engine = engine, .names = std::move(names), .max_prompts = 8},
                 .created = 1,
                 .requests = {},
-                .draining = [this] { return server.draining(); }},
+                .draining = [this] { return server.draining(); },
+                .responses = std::move(responses)},
         server(prepared(std::move(options)), http::make_routes(service), &service.requests),
         port(server.start()) {}
 
@@ -79,8 +81,8 @@ struct HeldFakeEngine {
 // A server over a FakeEngine of its own.
 class TestServer : public HeldFakeEngine, public ServedEngine {
  public:
-  explicit TestServer(http::HttpOptions options = {})
-      : ServedEngine(HeldFakeEngine::engine, {"fake", "alias"}, std::move(options)) {}
+  explicit TestServer(http::HttpOptions options = {}, std::unique_ptr<http::ResponseStore> responses = nullptr)
+      : ServedEngine(HeldFakeEngine::engine, {"fake", "alias"}, std::move(options), std::move(responses)) {}
 };
 
 // A connection of plain bytes, for requests that an HTTP client would not send.

@@ -65,7 +65,7 @@ class FolderTest : public TextStoreTest {};
 TEST_P(FolderTest, FilesOutliveTheStoreAndAreTheOwnersAlone) {
   ASSERT_TRUE(texts_in_folder(1000, folder_)->put("a", "text"));
   struct stat status = {};
-  ASSERT_EQ(::stat((folder_ / "a.json").c_str(), &status), 0);
+  ASSERT_EQ(::stat((folder_ / "a.response").c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600U);
   ASSERT_EQ(::stat(folder_.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0700U);
@@ -94,13 +94,17 @@ TEST_P(FolderTest, SeesTheFilesOfOthers) {
   EXPECT_TRUE(one->erase("d"));
 }
 
-TEST_P(FolderTest, DeletesUnfinishedFilesThatAreOld) {
+TEST_P(FolderTest, DeletesItsOwnUnfinishedFilesAlone) {
   fs::create_directories(folder_);
-  for (const char* name : {"old.json.1.part", "new.json.1.part"}) std::ofstream(folder_ / name) << "x";
-  fs::last_write_time(folder_ / "old.json.1.part", fs::file_time_type::clock::now() - std::chrono::hours(2));
-  texts_in_folder(1000, folder_);
-  EXPECT_FALSE(fs::exists(folder_ / "old.json.1.part"));
-  EXPECT_TRUE(fs::exists(folder_ / "new.json.1.part"));
+  for (const char* name : {"old.response.1.part", "new.response.1.part", "other.1.part", "config.json"})
+    std::ofstream(folder_ / name) << "x";
+  for (const char* name : {"old.response.1.part", "other.1.part", "config.json"})
+    fs::last_write_time(folder_ / name, fs::file_time_type::clock::now() - std::chrono::hours(2));
+  fs::resize_file(folder_ / "config.json", 5000);
+  texts_in_folder(1000, folder_)->put("a", std::string(1000, 'x'));
+  EXPECT_FALSE(fs::exists(folder_ / "old.response.1.part"));
+  for (const char* name : {"new.response.1.part", "other.1.part", "config.json", "a.response"})
+    EXPECT_TRUE(fs::exists(folder_ / name)) << name;
 }
 
 TEST_P(FolderTest, AFolderThatCannotBeUsedIsNamed) {
