@@ -112,7 +112,15 @@ def check_stored_responses(client, options):
 
 def check_openai_agents(url):
     """An agent with a tool, through the responses API and through chat, whole and streamed."""
-    from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+    from agents import (
+        Agent,
+        ModelSettings,
+        OpenAIChatCompletionsModel,
+        OpenAIResponsesModel,
+        Runner,
+        function_tool,
+        set_tracing_disabled,
+    )
     from openai import AsyncOpenAI
     set_tracing_disabled(True)
     client = AsyncOpenAI(base_url=url, api_key="none")
