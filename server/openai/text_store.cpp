@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cache/state_file.h"
 #include "engine/log.h"
 
 namespace smartkv::openai {
@@ -133,8 +134,8 @@ class FolderTexts final : public TextStore {
  private:
   static constexpr const char* kSuffix = ".response";
   static constexpr const char* kPart = ".part";
-  static constexpr double kRoom =
-      0.9;  // share of the limit that is left when files are deleted, so that few scans are needed
+  // Share of the limit that files take after some were deleted, so that few scans are needed.
+  static constexpr double kRoom = 0.9;
   static constexpr auto kAbandoned = std::chrono::hours(1);  // an unfinished file that nobody writes any more
 
   struct File {
@@ -158,18 +159,8 @@ class FolderTexts final : public TextStore {
   fs::path path_of(const std::string& name) const { return folder_ / (name + kSuffix); }
 
   static bool write(const fs::path& path, std::string_view text) {
-    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (file < 0) return false;
-    while (!text.empty()) {
-      const ssize_t n = ::write(file, text.data(), text.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) break;
-      text.remove_prefix(static_cast<size_t>(n));
-    }
-    const int problem = errno;
-    const bool closed = ::close(file) == 0;
-    if (!text.empty()) errno = problem;
-    return closed && text.empty();
+    const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+    return file.get() >= 0 && write_all(file.get(), text);
   }
 
   // Counts the files anew, because other processes write and delete some, and deletes the oldest beyond the limit.
