@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Puts a server under load for a long time with many kinds of requests at once, and checks every answer.
 
-    scripts/soak.py --smartkv build/release/smartkv --model MODEL [--minutes 30] [--clients 64] [--report docs/operate/soak.md]
+    scripts/soak.py --smartkv build/release/smartkv --model MODEL [--minutes 30] [--clients 64] [--kills 1] [--report docs/operate/soak.md]
 
 First each request of a fixed set is answered alone, which gives its reference answer. The set has prompts that share
 beginnings, several cache policies, requests with and without speculation, greedy and sampled. Then --clients clients
 send these requests, with and without streaming, disconnect in the middle of streams, and send garbage. The server has
-so little memory that it preempts sequences. After a sixth of the time it is killed (SIGKILL) and restarted with the
-same prefix_cache_dir. The report says of each promise whether it held. The exit code is 1 if one did not:
+so little memory that it preempts sequences. In the first third of the time it is killed (SIGKILL) --kills times, and
+restarted with the same prefix_cache_dir. The report says of each promise whether it held. The exit code is 1 if one did not:
 
-  - Every complete answer equals its reference answer. No answer is a 5xx. Only the kill cuts connections.
+  - Every complete answer equals its reference answer. No answer is a 5xx. Only a kill cuts connections.
   - Memory is flat: the RSS in the last thirtieth of the time is within 5 % of the RSS after a third (in 30 minutes: the
     last minute, and minute 10).
   - /health always answers within 100 ms. A separate process asks ten times a second, each time on a new connection.
@@ -199,7 +199,7 @@ class Soak:
                 elif kills == self.kills:
                     self.fault(f"request {index}: {error!r}")
                 else:
-                    self.count("cut by the kill")
+                    self.count("cut by a kill")
 
 
 def probe_health(port, up, stopping, results):
@@ -226,16 +226,15 @@ def metric(text, name):
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name + "{"))
 
 
-def load(soak, server, seconds, clients, restarted):
-    """Runs the clients. Returns the RSS by second since the start, and the preemptions of both server processes."""
-    threads = [threading.Thread(target=soak.client, args=(i,)) for i in range(clients)]
+def load(soak, server, seconds, arguments, restarted):
+    """Runs the clients. Returns the RSS by second since the start, and the preemptions of all server processes."""
+    threads = [threading.Thread(target=soak.client, args=(i,)) for i in range(arguments.clients)]
     begin = time.monotonic()
     for thread in threads:
         thread.start()
-    rss, preemptions, killed = [], 0, False
+    rss, preemptions = [], 0
     while (now := time.monotonic() - begin) < seconds:
-        if not killed and now >= seconds / 6:
-            killed = True
+        if soak.kills < arguments.kills and now >= seconds / 3 * (soak.kills + 1) / (arguments.kills + 1):
             preemptions += metric(server.get("/metrics"), "smartkv:num_preemptions_total")
             restarted.clear()
             soak.up.clear()
@@ -265,7 +264,7 @@ def promises(soak, rss, seconds, health, preemptions, code):
     early, late = mean_rss(rss, seconds / 3, seconds / 3 + minute), mean_rss(rss, seconds - minute, seconds)
     answered = sorted(ms for ms in health if ms is not None)
     met = {"prefix hits": counts["hits"], "drafted tokens": counts["drafted"], "preemptions": int(preemptions),
-           "disconnects": counts["disconnects"], "garbage": counts["garbage"], "cut by the kill": counts["cut by the kill"]}
+           "disconnects": counts["disconnects"], "garbage": counts["garbage"], "cut by a kill": counts["cut by a kill"]}
     return [
         ("every answer equals its reference answer, none fails", counts["faults"] == 0 and counts["answers"] > 0,
          f"{counts['answers']} answers, {counts['faults']} faults; refused with 429: {counts['status 429']}, "
@@ -286,7 +285,8 @@ def report(arguments, rows, faults):
     lines = [
         "# Soak",
         "",
-        f"`scripts/soak.sh --minutes {arguments.minutes:g} --clients {arguments.clients}`: one server under everything at once"
+        f"`scripts/soak.sh --minutes {arguments.minutes:g} --clients {arguments.clients} --kills {arguments.kills}`, model"
+        f" {os.path.basename(os.path.normpath(arguments.model))}: one server under everything at once"
         " (policies, speculation, shared prompts, preemption, disconnects, garbage, SIGKILL and restart), every answer checked",
         f"against the one that the same request got alone. {platform.machine()}, {cores} cores, which the clients share; load"
         f" average at the end {os.getloadavg()[0]:.1f}; `kv_cache_bytes` {arguments.kv_cache_bytes}; `weights` {arguments.weights}.",
@@ -309,6 +309,7 @@ def main():
     parser.add_argument("--weights", default="bf16")
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--kills", type=int, default=1)
     parser.add_argument("--kv-cache-bytes", default="96MiB")
     parser.add_argument("--report", default="docs/operate/soak.md")
     arguments = parser.parse_args()
@@ -324,7 +325,7 @@ def main():
             restarted.set()
             prober = multiprocessing.Process(target=probe_health, args=(server.port, restarted, stopping, results))
             prober.start()
-            rss, preemptions = load(soak, server, 60 * arguments.minutes, arguments.clients, restarted)
+            rss, preemptions = load(soak, server, 60 * arguments.minutes, arguments, restarted)
             stopping.set()
             health = results.get()
             prober.join()
