@@ -12,13 +12,15 @@ import traceback
 from servers import smartkv_server
 
 MODULES = {"openai": "client_libraries", "responses": "client_libraries", "anthropic": "client_libraries",
+           "anthropic_thinking": "client_libraries",
            "pydantic_ai": "client_libraries",
            "instructor": "client_libraries", "langchain": "client_libraries", "litellm": "client_libraries",
            "openai_agents": "client_libraries", "langgraph": "client_libraries", "aider": "client_programs",
            "lm_eval": "client_programs", "guidellm": "client_programs", "schemathesis": "client_programs"}
 # Options of the server for a check. A short context makes requests without a limit end soon.
 STORING = ("--stored-responses-bytes", "1MiB")
-SERVER_OPTIONS = {"responses": STORING, "openai_agents": STORING, "schemathesis": (*STORING, "--context-length", "64", "--max-sequences", "4")}
+THINKING = ("--chat-template", "tests/fixtures/chat_templates/published/qwq.jinja")
+SERVER_OPTIONS = {"anthropic_thinking": THINKING, "responses": STORING, "openai_agents": STORING, "schemathesis": (*STORING, "--context-length", "64", "--max-sequences", "4")}
 
 
 def check(name, url):

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs unmodified third-party clients against the server: openai, anthropic, pydantic-ai, instructor, langchain-openai,
 # litellm, lm-eval, guidellm, openai-agents, langgraph, aider, and schemathesis, which tests what /openapi.json promises.
-#   scripts/check_clients.sh [--smartkv PROGRAM] [NAME...]    all, or only these: openai responses anthropic pydantic_ai
-#                                                             instructor langchain litellm openai_agents langgraph
+#   scripts/check_clients.sh [--smartkv PROGRAM] [NAME...]    all, or only these: openai responses anthropic anthropic_thinking
+#                                                             pydantic_ai instructor langchain litellm openai_agents langgraph
 #                                                             aider lm_eval guidellm schemathesis
 # aider needs a model that can program: a file $CODER_MODEL, without which it is skipped.
 # Each client is installed into an environment of its own. A client that cannot be installed is skipped with a message.
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 source scripts/setup.sh
 source scripts/clients_env.sh
 
-declare -A packages=([openai]="openai==3.54.0" [anthropic]="anthropic==2.14.0" [responses]="openai==3.54.0" [pydantic_ai]="pydantic-ai-slim[openai]==2.68.0"
+declare -A packages=([openai]="openai==3.54.0" [anthropic]="anthropic==2.14.0" [anthropic_thinking]="anthropic==2.14.0" [responses]="openai==3.54.0" [pydantic_ai]="pydantic-ai-slim[openai]==2.68.0"
                      [instructor]="instructor==1.17.0" [langchain]="langchain-openai==1.7.3" [litellm]="litellm[mcp]==1.106.2"
                      [openai_agents]="openai-agents==0.24.0" [aider]="aider-chat==0.86.2"
                      [langgraph]="langgraph==1.2.24 langchain-openai==1.7.3"
@@ -20,7 +20,7 @@ declare -A packages=([openai]="openai==3.54.0" [anthropic]="anthropic==2.14.0" [
                      [schemathesis]="schemathesis==4.32.5")
 take_server "$@"
 set -- "${REST[@]}"
-[ $# -gt 0 ] || set -- openai responses anthropic pydantic_ai instructor langchain litellm openai_agents langgraph aider lm_eval guidellm schemathesis
+[ $# -gt 0 ] || set -- openai responses anthropic anthropic_thinking pydantic_ai instructor langchain litellm openai_agents langgraph aider lm_eval guidellm schemathesis
 status=$SKIPPED
 for name in "$@"; do
   [ -n "${packages[$name]:-}" ] || fail "client '$name': expected one of ${!packages[*]}"
@@ -29,7 +29,8 @@ for name in "$@"; do
     model=${CODER_MODEL:-}
     [ -e "$model" ] || { step "skipped: aider: \$CODER_MODEL names no model"; continue; }
   fi
-  client_env "${name/responses/openai}" ${packages[$name]} || continue
+  env=${name/responses/openai}
+  client_env "${env%_thinking}" ${packages[$name]} || continue
   [ $status -eq 1 ] || status=0
   "$CLIENT_PYTHON" scripts/check_clients.py --smartkv "$SMARTKV" --model "$model" "$name" || status=1
 done

@@ -221,6 +221,29 @@ def check_anthropic(url):
         assert "prompt is too long" in error.message, error.message
 
 
+def check_anthropic_thinking(url):
+    """The server's template opens each answer with thinking, which the budget ends."""
+    import anthropic
+    client = anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key="none", max_retries=0)
+    options = {"model": DEFAULT_MODEL, "messages": QUESTION, "max_tokens": 1060, "extra_body": {"temperature": 0},
+               "thinking": {"type": "enabled", "budget_tokens": 1024}}
+    whole = client.messages.create(**options)
+    assert [block.type for block in whole.content] == ["thinking", "text"], whole.content
+    thinking, text = whole.content
+    assert thinking.thinking.strip() and thinking.signature and "think>" not in thinking.thinking + text.text
+    with client.messages.stream(**options) as stream:
+        kinds = {event.type for event in stream}
+        streamed = stream.get_final_message()
+    assert {"thinking", "signature", "text"} <= kinds, kinds
+    assert (streamed.content[0].thinking, streamed.content[1].text) == (thinking.thinking, text.text)
+    history = [*QUESTION, {"role": "assistant", "content": whole.content}, {"role": "user", "content": "And in Oslo?"}]
+    assert client.messages.create(**{**options, "messages": history}).content[0].type == "thinking"
+    forged = [{**thinking.model_dump(), "signature": "forged"}, {"type": "text", "text": "Sunny."}]
+    history = [*QUESTION, {"role": "assistant", "content": forged}, {"role": "user", "content": "And in Oslo?"}]
+    usage = client.messages.create(**{**options, "messages": history}).usage
+    assert usage.model_extra["smartkv"]["ignored_thinking_blocks"] == 1, usage
+
+
 def check_pydantic_ai(url):
     from pydantic_ai import Agent
     from pydantic_ai.models.openai import OpenAIChatModel

@@ -93,8 +93,10 @@ std::vector<size_t> message_ends(std::string_view prompt, const Json& messages) 
   size_t end = 0;
   for (const Json& message : messages) {
     const auto content = message.find("content");
-    if (content != message.end() && content->is_string()) {
-      const std::string_view text = content->get_ref<const std::string&>();
+    std::string text = content != message.end() && content->is_string() ? content->get<std::string>() : "";
+    // A message of calls only ends with the name of the last one.
+    if (text.empty() && message.contains("tool_calls")) text = message["tool_calls"].back()["function"]["name"];
+    if (!text.empty()) {
       const size_t at = prompt.substr(end, text.size() + kMostBetween).find(text);
       if (at != prompt.npos) end += at + text.size();
     }

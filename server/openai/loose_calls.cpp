@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Result = LooseCallReader::Result;
 
-constexpr std::string_view kFence = "```";
+constexpr std::string_view kFence = "```", kFunctools = "functools[";
 constexpr size_t kMostLanguage = 16, kMostDepth = 64;
 constexpr std::array<std::string_view, 6> kFirstKeys = {"name", "arguments", "parameters", "type", "id", "function"};
 
@@ -171,6 +171,7 @@ Result LooseCallReader::read_python(std::string_view text, size_t start, std::ve
 Result LooseCallReader::read(std::string_view text, std::vector<LooseCall>* calls, size_t* end) {
   const bool fenced = text.starts_with('`');
   size_t at = fenced ? behind_fence(text) : 0;
+  if (text.starts_with('f')) at = agree(text, kFunctools) ? std::min(kFunctools.size() - 1, text.size()) : text.npos;
   if (at == text.npos) return Result::kText;
   const bool code = text.starts_with("```tool_code");
   for (;;) {

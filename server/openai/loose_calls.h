@@ -1,5 +1,5 @@
 // Reads tool calls that a model does not write in the form of its chat template: JSON that begins a line, alone or in a
-// fenced block. Qwen2.5-Coder writes such calls.
+// fenced block, or an array behind the word functools. Qwen2.5-Coder and Phi-4 write such calls.
 #pragma once
 
 #include <cstddef>

@@ -163,7 +163,7 @@ bool ToolCallParser::find_in_text(std::vector<AnswerPiece>* pieces) {
       add_text(behind_text(i), pieces);
       return false;
     }
-    if (line_start && (c == '{' || c == '[' || c == '`')) {
+    if (line_start && (c == '{' || c == '[' || c == '`' || c == 'f')) {
       std::vector<LooseCall> calls;
       size_t end = 0;
       const LooseCallReader::Result result = loose_.read(rest, &calls, &end);

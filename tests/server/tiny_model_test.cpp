@@ -26,8 +26,9 @@
 namespace smartkv::test {
 namespace {
 
-// frontier: of a model that was calibrated; empty for one that was not.
-std::unique_ptr<Engine> tiny_engine(EngineOptions engine_options = {}, const Frontier& frontier = {}) {
+// frontier: of a model that was calibrated; empty for one that was not. chat_template: name of a published one, or "".
+std::unique_ptr<Engine> tiny_engine(EngineOptions engine_options = {}, const Frontier& frontier = {},
+                                    const std::string& chat_template = "") {
   const ModelOptions options{.dtype = DataType::kBf16};
   const TinyWeights weights(tiny_config());
   EngineParts parts;
@@ -35,6 +36,10 @@ std::unique_ptr<Engine> tiny_engine(EngineOptions engine_options = {}, const Fro
   parts.model = load_llama(weights, options, *parts.threads);
   parts.cache_shape = parts.draft_shape = llama_cache_shape(weights.config(), options);
   parts.tokenizer = std::make_unique<ByteTokenizer>();
+  if (!chat_template.empty()) {
+    std::ifstream file(SMARTKV_FIXTURES "/chat_templates/published/" + chat_template + ".jinja");
+    parts.chat_template = std::make_unique<ChatTemplate>(std::string(std::istreambuf_iterator<char>(file), {}));
+  }
   parts.options = std::move(engine_options);
   if (!frontier.empty()) {
     Sensitivity known = *random_sensitivity(parts.cache_shape);
@@ -110,6 +115,39 @@ TEST_F(TinyModel, AKeysStoredPromptsStayWithinItsLimit) {
   EXPECT_LE(stored(), 3 * one);
   EXPECT_GT(found("open", 'a'), 0);
   std::filesystem::remove(file);
+}
+
+TEST_F(TinyModel, UsageShowsWhereATemplateDropsEarlierThinking) {
+  const auto engine = tiny_engine({}, {}, "qwen3");
+  ServedEngine served(*engine, {"tiny"}, {});
+  const auto usage = [&](const Json& messages) -> Json {
+    const Json body = {{"messages", messages}, {"max_tokens", 1}};
+    return Json::parse(served.client().Post("/v1/chat/completions", body.dump(), "application/json")->body)["usage"];
+  };
+  const auto details = [&](const Json& messages) -> Json { return usage(messages)["prompt_tokens_details"]; };
+  Json messages = Json::array(
+      {{{"role", "user"}, {"content", "How is the weather in Rome?"}},
+       {{"role", "assistant"},
+        {"content", ""},
+        {"reasoning_content", "A tool knows."},
+        {"tool_calls",
+         {{{"id", "a"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}}}}},
+       {{"role", "tool"}, {"tool_call_id", "a"}, {"content", "sunny"}}});
+  const Json tokens = usage(messages)["prompt_tokens"];
+  messages.push_back({{"role", "assistant"}, {"content", ""}, {"reasoning_content", "Once more."}});
+  messages[3]["tool_calls"] = messages[1]["tool_calls"];
+  messages.push_back(messages[2]);
+  // Within one turn of the user the thinking stays.
+  const Json within = details(messages);
+  EXPECT_GT(within["cached_tokens"], tokens.get<int64_t>() / 2);
+  EXPECT_GT(within["diverged_message"], 2);
+  // The user's next message ends the turn, and the template drops the thinking of message 1.
+  messages.push_back({{"role", "assistant"}, {"content", "Sunny."}});
+  messages.push_back({{"role", "user"}, {"content", "And in Oslo?"}});
+  const Json after = details(messages);
+  EXPECT_EQ(after["diverged_message"], 1);
+  EXPECT_EQ(after["miss"], "never_stored");
+  EXPECT_LT(after["diverged_at"], tokens);
 }
 
 TEST_F(TinyModel, APolicyByPromise) {

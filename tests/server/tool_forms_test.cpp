@@ -210,6 +210,24 @@ TEST_F(ToolFormsTest, TextThatLooksLikeACallStaysText) {
   }
 }
 
+TEST_F(ToolFormsTest, FunctoolsMayPrecedeAnArrayOfCalls) {
+  use_template("phi4_tools");
+  ApiRequest request = chat();
+  const std::string_view answer =
+      "So:\nfunctools[{\"name\": \"get_w\", \"arguments\": {\"city\": \"Rome\"}}, "
+      "{\"name\": \"get_w\", \"arguments\": {\"city\": \"Oslo\"}}]";
+  constexpr const char* kCalls = R"(|get_w:{"city": "Rome"}|get_w:{"city": "Oslo"})";
+  for (size_t i = 0; i <= answer.size(); ++i) {
+    EXPECT_EQ(parsed(request, {std::string(answer.substr(0, i)), std::string(answer.substr(i))}),
+              std::string("So:") + kCalls)
+        << i;
+  }
+  EXPECT_EQ(parsed(request, {std::string(answer.substr(4))}), kCalls);
+  for (const char* text : {"for", "functools", "functools[1]", "functools(get_w)", "f"}) {
+    EXPECT_EQ(parsed(request, {text}), text);
+  }
+}
+
 TEST_F(ToolFormsTest, ArgumentsOfPythonCallsBecomeJson) {
   use_template("llama4_tools");
   const ApiRequest request = chat();
