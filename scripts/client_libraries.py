@@ -241,7 +241,7 @@ def check_anthropic_thinking(url):
     forged = [{**thinking.model_dump(), "signature": "forged"}, {"type": "text", "text": "Sunny."}]
     history = [*QUESTION, {"role": "assistant", "content": forged}, {"role": "user", "content": "And in Oslo?"}]
     usage = client.messages.create(**{**options, "messages": history}).usage
-    assert usage.model_extra["smartkv"]["ignored_thinking_blocks"] == 1, usage
+    assert usage.model_extra["smartkv"]["prompt_tokens_details"]["ignored_thinking"] == 1, usage
 
 
 def check_pydantic_ai(url):

@@ -130,8 +130,7 @@ TEST_F(TinyModel, UsageShowsWhereATemplateDropsEarlierThinking) {
        {{"role", "assistant"},
         {"content", ""},
         {"reasoning_content", "A tool knows."},
-        {"tool_calls",
-         {{{"id", "a"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}}}}},
+        {"tool_calls", {{{"id", "a"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}}}}},
        {{"role", "tool"}, {"tool_call_id", "a"}, {"content", "sunny"}}});
   const Json tokens = usage(messages)["prompt_tokens"];
   messages.push_back({{"role", "assistant"}, {"content", ""}, {"reasoning_content", "Once more."}});
