@@ -451,8 +451,15 @@ PrefixCache::Ranked PrefixCache::ranked(Node* node) {
   // Sequences that wait for the state use it at the next tick.
   const int64_t soon = waiting(*node);
   const Candidate of = {node->state->cache.get(), work(node->depth) - (above == nullptr ? 0 : work(above->depth)),
-                        node->freed, soon > 0 ? static_cast<double>(soon) : reuse_.rate(&node->reuse), node->used};
+                        node->freed, soon > 0 ? static_cast<double>(soon) : rate(node), node->used};
   return {rule_(of) * node->reuse.turn->retention.weight_at(now_), node->used, node};
+}
+
+double PrefixCache::rate(Node* node) {
+  double result = reuse_.rate(&node->reuse);
+  if (node->stands_for && !ReuseModel::is_awaited(*node->stands_for)) node->stands_for.reset();
+  if (node->stands_for) result += reuse_.rate(&*node->stands_for);
+  return result;
 }
 
 void PrefixCache::rank() {
@@ -527,10 +534,21 @@ void PrefixCache::drop(Node* node) {
     by_file_.erase(node->file);
     node->file.clear();
   }
+  hand_down(node);
   node->state->cache.reset();  // Other holders of the state lose its cache, too.
   node->state.reset();
   list(node);
   prune(node);
+}
+
+void PrefixCache::hand_down(Node* node) {
+  std::optional<Reuse> awaited = ReuseModel::awaited(node->reuse);
+  if (!awaited) awaited = std::move(node->stands_for);
+  node->stands_for.reset();
+  Node* const shorter = stored_above(*node);
+  if (!awaited || !node->file.empty() || shorter == nullptr) return;  // from its file it can be used again
+  std::optional<Reuse>& before = shorter->stands_for;
+  if (!before || reuse_.rate(&*before) < reuse_.rate(&*awaited)) before = std::move(awaited);
 }
 
 void PrefixCache::bury(Node* node) {

@@ -10,6 +10,7 @@
 //  - Work grows with the square of a prompt's length, so the ends of long prompts are worth more per token.
 //  - A state saves only what the next shorter state on its path does not, and frees only what no other cache shares. So
 //    a long session loses its latest turns first if its earlier states are stored, and shared prefixes stay.
+//  - If a session's latest state is evicted, the next shorter one takes over the uses that were expected of it.
 //
 // Sources: RadixAttention (SGLang, Zheng et al. 2024), applied to states that a policy can reproduce.
 #pragma once
@@ -189,11 +190,13 @@ class PrefixCache {
     int64_t committed = 0;                              // committed tokens of the state in the file
     uint64_t hash = 0;                                  // of key and tokens, if it has or had a state
     Reuse reuse;                                        // of the state
-    size_t stored_at = 0;                               // index in stored_, if the state is in memory
-    int64_t freed = 0;                                  // bytes that evicting it freed when last measured
-    uint64_t used = 0;                                  // clock_ at the last use
-    std::optional<int64_t> listed;                      // key of its state in `best`, here and in ancestors
-    uint64_t listed_used = 0;                           // `used` at that time
+    // Of a longer state that was evicted, if the request that continues its turn will now resume from this one.
+    std::optional<Reuse> stands_for;
+    size_t stored_at = 0;           // index in stored_, if the state is in memory
+    int64_t freed = 0;              // bytes that evicting it freed when last measured
+    uint64_t used = 0;              // clock_ at the last use
+    std::optional<int64_t> listed;  // key of its state in `best`, here and in ancestors
+    uint64_t listed_used = 0;       // `used` at that time
     // By number of committed tokens, at most `depth`: this node's own state and the best one of each child's subtree.
     std::map<int64_t, std::set<Rank>> best;
   };
@@ -240,7 +243,9 @@ class PrefixCache {
   Ranked ranked(Node* node);
   void rank();                  // fills order_
   void reconsider(Node* node);  // moves it in order_ after its value has fallen
+  double rate(Node* node);      // expected uses of its state per tick
   void drop(Node* node);
+  void hand_down(Node* node);  // lets the next shorter state stand for its state, which is evicted
 
   // Counts the use of `from`, the state or null from which a prompt resumes after n tokens, or of a longer one that was
   // evicted. Fills in `lookup`. If prompts diverge at a state that was evicted, sets *diverges_at so that it is stored

@@ -184,8 +184,10 @@ void PrefixFiles::find_files() {
   for (const Found& each : found) add_file(each.file, each.header);
   for (const Found& each : found) {
     try {
-      found_.emplace_back(state_of_file(each.file), find_state(each.file, each.header));
-      add_state(each.file, each.header);
+      PrefixRecord record = find_state(each.file, each.header);
+      const Name name = state_of_file(each.file);
+      if (!states_.contains(name)) found_.emplace_back(name, std::move(record));
+      add_state(each.file, each.header);  // a later file of the same state replaces the one before
     } catch (const CacheError& problem) {
       skipped(each.file, problem);
     }

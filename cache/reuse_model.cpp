@@ -128,6 +128,16 @@ std::shared_ptr<Turn> ReuseModel::diverge(Reuse* from, double part, int64_t dive
   return turn;
 }
 
+std::optional<Reuse> ReuseModel::awaited(const Reuse& evicted) {
+  // Most first turns are never continued.
+  if (!is_leaf(evicted.kind) || evicted.inner || !is_awaited(evicted) || evicted.turn->interval < 0) {
+    return std::nullopt;
+  }
+  Reuse result = evicted;
+  result.counted = INT64_MAX;
+  return result;
+}
+
 double ReuseModel::hazard(int kind, int at) {
   const auto i = static_cast<size_t>(at);
   const Counts &all = pool(kind)[i], &own = kinds_[static_cast<size_t>(kind)][i];

@@ -26,6 +26,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -94,6 +95,11 @@ class ReuseModel {
   // - part: of the state's tokens, 0 to 1
   // - diverges_at: in tokens
   std::shared_ptr<Turn> diverge(Reuse* from, double part, int64_t diverges_at);
+  // Returns the history of a state that is evicted, if a request is to continue its turn, and will resume from a
+  // shorter state now. Its ages are not counted twice.
+  static std::optional<Reuse> awaited(const Reuse& evicted);
+  // Returns whether a request is still to continue the turn.
+  static bool is_awaited(const Reuse& reuse) { return reuse.turn->continued_at < 0; }
   // Counts the state's age up to now.
   void count(Reuse* reuse);
   // Returns the uses per tick that are to be expected of keeping the state.

@@ -2,10 +2,8 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -78,10 +76,6 @@ PageName page_name(std::string_view page) {
 
 uint64_t state_checksum(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 std::string state_name(const std::string& identity, const PrefixRecord& record) {
   StateWriter text;
   write_text(&text, identity);
@@ -119,28 +113,6 @@ Descriptor open_state_file(const std::filesystem::path& path, int64_t* bytes) {
   if (fd.get() < 0 || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return Descriptor(-1);
   *bytes = info.st_size;
   return fd;
-}
-
-bool write_all(int fd, std::string_view data) {
-  while (!data.empty()) {
-    const ssize_t n = ::write(fd, data.data(), data.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    data.remove_prefix(static_cast<size_t>(n));
-  }
-  return true;
-}
-
-bool read_all_at(int fd, char* to, int64_t n, int64_t offset) {
-  while (n > 0) {
-    const ssize_t got = ::pread(fd, to, static_cast<size_t>(n), offset);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    to += got;
-    n -= got;
-    offset += got;
-  }
-  return true;
 }
 
 std::string encode_header(const StateHeader& header, uint64_t* checksum) {

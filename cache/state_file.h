@@ -16,6 +16,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cache/descriptor.h"
+
 namespace smartkv {
 
 // Description of a state that is not in memory, as the prefix cache needs it.
@@ -59,20 +61,6 @@ struct StateHeader {
   int64_t data_begin = 0;  // not stored: where the data begins in the file
 };
 
-// Owns a file descriptor; -1 if opening failed.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor();
-  Descriptor(Descriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 // Returns the name of a state: 32 hexadecimal digits.
 std::string state_name(const std::string& identity, const PrefixRecord& record);
 // Returns the name of a file for a state: no two contents have the same.
@@ -84,8 +72,6 @@ std::string state_of_file(std::string_view file_name);
 
 // Opens a regular file for reading and sets *bytes to its size.
 Descriptor open_state_file(const std::filesystem::path& path, int64_t* bytes);
-bool write_all(int fd, std::string_view data);
-bool read_all_at(int fd, char* to, int64_t n, int64_t offset);
 
 // Returns everything in front of the data. *checksum receives the checksum in it.
 std::string encode_header(const StateHeader& header, uint64_t* checksum);

@@ -34,7 +34,7 @@ import tempfile
 import threading
 import time
 
-from servers import events, free_port
+from servers import DEFAULT_MODEL, events, free_port
 
 POLICIES = ["full", "balanced", "k4v4", {"policy": "streaming", "tokens": 256}]
 METHODS = ["off", {"method": "ngram", "adaptive": False}]
@@ -280,16 +280,28 @@ def promises(soak, rss, seconds, health, preemptions, code):
     ]
 
 
+def command(arguments):
+    """Returns the command that repeats the run."""
+    model = os.path.basename(os.path.normpath(arguments.model))
+    options = [] if model.startswith(DEFAULT_MODEL) else ["--model", model]
+    options += ["--minutes", f"{arguments.minutes:g}"]
+    options += ["--clients", arguments.clients, "--kills", arguments.kills, "--kv-cache-bytes", arguments.kv_cache_bytes]
+    options += ["--weights", arguments.weights]
+    return "scripts/soak.sh " + " ".join(map(str, options))
+
+
 def report(arguments, rows, faults):
     cores = len(os.sched_getaffinity(0))
     lines = [
         "# Soak",
         "",
-        f"`scripts/soak.sh --minutes {arguments.minutes:g} --clients {arguments.clients} --kills {arguments.kills}`, model"
-        f" {os.path.basename(os.path.normpath(arguments.model))}: one server under everything at once"
-        " (policies, speculation, shared prompts, preemption, disconnects, garbage, SIGKILL and restart), every answer checked",
-        f"against the one that the same request got alone. {platform.machine()}, {cores} cores, which the clients share; load"
-        f" average at the end {os.getloadavg()[0]:.1f}; `kv_cache_bytes` {arguments.kv_cache_bytes}; `weights` {arguments.weights}.",
+        f"    {command(arguments)}",
+        "",
+        "One server under everything at once (policies, speculation, shared prompts, preemption, disconnects, garbage,"
+        " SIGKILL and restart),",
+        "every answer checked against the one that the same request got alone."
+        f" {platform.machine()}, {cores} cores, which the clients share;",
+        f"load average at the end {os.getloadavg()[0]:.1f}.",
         "",
         "| promise | held | seen |",
         "|---|---|---|",

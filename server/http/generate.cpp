@@ -157,21 +157,29 @@ void generate(Service& service, const ApiRequest& request, ResponseWriter& respo
 
 void respond(Service& service, std::unique_ptr<openai::ResponsesRequest> owned, ResponseWriter& response) {
   const openai::ResponsesRequest& request = *owned;
-  GenerationRun run = [&] {
+  const auto begin_run = [&] {
     try {
       return begin(service, request.chat, response);
     } catch (const ApiError& error) {
       throw request.names.outer(error);
     }
-  }();
+  };
   if (request.background) {
-    const auto on_event = [&service, lease = std::shared_ptr(std::move(response.lease))](const GenerationEvent& event) {
+    // The lease is the job's as soon as the request is queued.
+    const auto lease = std::make_shared<decltype(response.lease)>();
+    const auto begin_job = [&] {
+      GenerationRun run = begin_run();
+      *lease = std::move(response.lease);
+      return run;
+    };
+    const auto on_event = [&service, lease](const GenerationEvent& event) {
       observe(event, &service.streams);
-      if (lease != nullptr) lease->charge(static_cast<int64_t>(event.tokens.size()));
+      if (*lease != nullptr) (*lease)->charge(static_cast<int64_t>(event.tokens.size()));
     };
     const std::string& owner = response.key_name();
-    return send_json(response, service.responses->start(std::move(owned), std::move(run), owner, on_event));
+    return send_json(response, service.responses->start(std::move(owned), begin_job, owner, on_event));
   }
+  GenerationRun run = begin_run();
   openai::ResponsesStream events(
       request, request.input.is_null() ? nullptr : service.responses->keeper(request, response.key_name()));
   if (request.chat.stream) return stream(service, run, response, events, {});

@@ -168,18 +168,24 @@ void HttpServer::stop() {
   if (front_ != nullptr) front_->stop();
 }
 
-const Route* HttpServer::find_route(const std::string& method, const std::string& path) const {
+std::vector<const Route*> HttpServer::routes_of(const std::string& path) const {
+  std::vector<const Route*> found;
   for (const Route& route : routes_) {
-    if (route.method == (method == "HEAD" ? "GET" : method) && matches(route, path)) return &route;
+    if (found.empty() ? matches(route, path) : route.path == found.front()->path) found.push_back(&route);
+  }
+  return found;
+}
+
+const Route* HttpServer::find_route(const std::string& method, const std::string& path) const {
+  for (const Route* route : routes_of(path)) {
+    if (route->method == (method == "HEAD" ? "GET" : method)) return route;
   }
   return nullptr;
 }
 
 std::string HttpServer::allowed_methods(const std::string& path) const {
   std::string allowed;
-  for (const Route& route : routes_) {
-    if (matches(route, path)) allowed += (allowed.empty() ? "" : ", ") + route.method;
-  }
+  for (const Route* route : routes_of(path)) allowed += (allowed.empty() ? "" : ", ") + route->method;
   return allowed;
 }
 

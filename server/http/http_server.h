@@ -46,7 +46,8 @@ std::vector<std::function<void()>> file_checks(const HttpOptions& options);
 struct Route {
   std::string method;
   // An exact path, or one with a "*", which stands for one or more characters: any ones at the end, and one part of the
-  // path before the end. Requests may leave out "/v1", and may end in a slash. The first route that matches counts.
+  // path before the end. Requests may leave out "/v1", and may end in a slash. If several paths
+  // match a request, the first one counts, with the methods of its routes.
   std::string path;
   // May throw openai::ApiError. Other exceptions become a 400 (TokenizerError), 503 (std::bad_alloc) or 500.
   std::function<void(const Request&, ResponseWriter&)> handler;
@@ -72,6 +73,7 @@ class HttpServer {
 
  private:
   FrontOptions front_options() const;
+  std::vector<const Route*> routes_of(const std::string& path) const;  // those of one Route::path, in their order
   const Route* find_route(const std::string& method, const std::string& path) const;
   std::string allowed_methods(const std::string& path) const;
   // Returns true if the head alone decides the answer (a CORS preflight, or a refusal) and `response` holds it.

@@ -52,13 +52,7 @@ std::function<bool(const Json&)> ResponseStore::keeper(const openai::ResponsesRe
   };
 }
 
-Json ResponseStore::start(std::unique_ptr<openai::ResponsesRequest> request, GenerationRun run,
-                          const std::string& owner, OnEvent on_event) {
-  const std::string id = request->chat.id;
-  const auto bytes = static_cast<int64_t>(openai::dump(request->input).size() + openai::dump(request->echoed).size());
-  const auto job = std::make_shared<Job>(std::move(request), std::move(run), owner, std::move(on_event), *this);
-  job->bytes = bytes;
-  Json begun = job->stream.json();
+void ResponseStore::take_bytes(int64_t bytes) {
   const std::lock_guard lock(mutex_);
   if (background_bytes_ + bytes > max_background_bytes_) {
     throw ApiError(429, "rate_limit_error",
@@ -67,12 +61,30 @@ Json ResponseStore::start(std::unique_ptr<openai::ResponsesRequest> request, Gen
                        std::to_string(max_background_bytes_) + " together (stored_responses_bytes)",
                    "background", "rate_limit_exceeded", 1);
   }
-  if (!thread_.joinable()) thread_ = std::thread(&ResponseStore::work, this);
-  jobs_.emplace(id, job);
   background_bytes_ += bytes;
-  woken_ = true;
-  changed_.notify_all();
-  return begun;
+}
+
+Json ResponseStore::start(std::unique_ptr<openai::ResponsesRequest> request,
+                          const std::function<GenerationRun()>& begin, const std::string& owner, OnEvent on_event) {
+  const std::string id = request->chat.id;
+  const auto bytes = static_cast<int64_t>(openai::dump(request->input).size() + openai::dump(request->echoed).size());
+  take_bytes(bytes);
+  try {
+    GenerationRun run = begin();
+    const auto job = std::make_shared<Job>(std::move(request), std::move(run), owner, std::move(on_event), *this);
+    job->bytes = bytes;
+    Json begun = job->stream.json();
+    const std::lock_guard lock(mutex_);
+    if (!thread_.joinable()) thread_ = std::thread(&ResponseStore::work, this);
+    jobs_.emplace(id, job);
+    woken_ = true;
+    changed_.notify_all();
+    return begun;
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    background_bytes_ -= bytes;
+    throw;
+  }
 }
 
 void ResponseStore::work() {
@@ -136,6 +148,19 @@ Json ResponseStore::show(const std::string& id, const std::string& owner) {
     if (job != jobs_.end() && job->second->owner == owner) return job->second->stream.json();
   }
   return stored.get(id, owner).response;
+}
+
+Json ResponseStore::input_items(const std::string& id, const std::string& owner) {
+  {
+    std::unique_lock lock(mutex_);
+    const auto job = jobs_.find(id);
+    if (job != jobs_.end() && job->second->owner == owner) {
+      const openai::StoredResponse running{owner, job->second->request->input, job->second->stream.json()};
+      lock.unlock();
+      return stored.input_items(running);
+    }
+  }
+  return stored.input_items(stored.get(id, owner));
 }
 
 Json ResponseStore::stop(const std::string& id, const std::string& owner) {

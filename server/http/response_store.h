@@ -26,15 +26,17 @@ class ResponseStore {
   // Returns the `keep` of a ResponsesStream. REQUIRES: the request outlives the result.
   std::function<bool(const openai::Json&)> keeper(const openai::ResponsesRequest& request, std::string owner);
 
-  // Runs a response to its end, on a thread that all such responses share, and returns it as it begins. `on_event` is
-  // called for every event, and lives as long as the run. Throws ApiError (429) if the requests that run hold too much.
-  openai::Json start(std::unique_ptr<openai::ResponsesRequest> request, openai::GenerationRun run,
-                     const std::string& owner, OnEvent on_event);
+  // Runs a response to its end, on a thread that all such responses share, and returns it as it begins. `begin` queues
+  // the request. `on_event` is called for every event, and lives as long as the run. Throws ApiError (429), before it
+  // calls `begin`, if the requests that run hold too much.
+  openai::Json start(std::unique_ptr<openai::ResponsesRequest> request,
+                     const std::function<openai::GenerationRun()>& begin, const std::string& owner, OnEvent on_event);
 
   // These throw ApiError (404) if there is no such response that belongs to `owner`, the name of an API key. A response
   // that still runs is cancelled before it is deleted. cancel() throws ApiError (400) if the response never ran in the
   // background.
   openai::Json show(const std::string& id, const std::string& owner);
+  openai::Json input_items(const std::string& id, const std::string& owner);  // all turns before the output of `id`
   void erase(const std::string& id, const std::string& owner);
   openai::Json cancel(const std::string& id, const std::string& owner);
 
@@ -46,6 +48,7 @@ class ResponseStore {
   struct Job;
   using Jobs = std::map<std::string, std::shared_ptr<Job>>;  // by the response's id
 
+  void take_bytes(int64_t bytes);  // throws ApiError (429)
   void work();
   enum class Step : uint8_t { kNothing, kEvent, kEnded };
   Step step(Job& job);  // reads an event, if there is one

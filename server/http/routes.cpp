@@ -191,7 +191,7 @@ void show_response(const Service& service, const Request& request, ResponseWrite
 
 void list_input_items(const Service& service, const Request& request, ResponseWriter& response) {
   const std::string id = name_in(request, kResponses, kInputItems);
-  Json items = stored_responses(service, id).stored.input_items(id, response.key_name());
+  Json items = stored_responses(service, id).input_items(id, response.key_name());
   send_json(response, openai::page_of_items(std::move(items), read_parameters(request)));
 }
 

@@ -85,6 +85,16 @@ std::string render_open_ended(const Engine& engine, Json context) {
   return prompt;
 }
 
+// Returns the text with which a message ends: of a message of calls only, the name of the last one.
+std::string_view last_text(const Json& message) {
+  const auto content = message.find("content");
+  if (content != message.end() && content->is_string() && !content->get_ref<const std::string&>().empty()) {
+    return content->get_ref<const std::string&>();
+  }
+  if (!message.contains("tool_calls")) return "";
+  return message["tool_calls"].back()["function"]["name"].get_ref<const std::string&>();
+}
+
 // Returns where the texts of the messages end in the rendered prompt. A text that the template has changed or left out
 // ends where the one before it does.
 std::vector<size_t> message_ends(std::string_view prompt, const Json& messages) {
@@ -92,10 +102,7 @@ std::vector<size_t> message_ends(std::string_view prompt, const Json& messages) 
   std::vector<size_t> ends;
   size_t end = 0;
   for (const Json& message : messages) {
-    const auto content = message.find("content");
-    std::string text = content != message.end() && content->is_string() ? content->get<std::string>() : "";
-    // A message of calls only ends with the name of the last one.
-    if (text.empty() && message.contains("tool_calls")) text = message["tool_calls"].back()["function"]["name"];
+    const std::string_view text = last_text(message);
     if (!text.empty()) {
       const size_t at = prompt.substr(end, text.size() + kMostBetween).find(text);
       if (at != prompt.npos) end += at + text.size();

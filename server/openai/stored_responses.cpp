@@ -63,10 +63,9 @@ void StoredResponses::erase(const std::string& id, const std::string& owner) {
   if (!texts_->erase(id)) throw response_not_found(id);
 }
 
-Json StoredResponses::input_items(const std::string& id, const std::string& owner) {
-  StoredResponse last = get(id, owner);
+Json StoredResponses::input_items(StoredResponse last) {
   const Json& before = last.response["previous_response_id"];
-  Json items = before.is_string() ? conversation(before, owner) : Json::array();
+  Json items = before.is_string() ? conversation(before, last.owner) : Json::array();
   for (Json& item : last.input) items.push_back(std::move(item));
   return items;
 }

@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cache/state_file.h"
+#include "cache/descriptor.h"
 #include "engine/log.h"
 
 namespace smartkv::openai {

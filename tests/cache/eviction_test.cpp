@@ -412,7 +412,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"agents", agents_taking_turns, 0.7}, Case{"chats", zipf_chats, 0.1, 0.85},
                     Case{"chats", zipf_chats, 0.2}, Case{"chats", zipf_chats, 0.4},
                     Case{"texts", questions_about_texts, 0.2, 0.85}, Case{"texts", questions_about_texts, 0.4},
-                    Case{"mixture", mixture, 0.2, 0.85}, Case{"mixture", mixture, 0.4},
+                    Case{"mixture", mixture, 0.1, 0.8}, Case{"mixture", mixture, 0.2}, Case{"mixture", mixture, 0.4},
                     Case{"scan", agents_and_a_scan, 0.1}, Case{"scan", agents_and_a_scan, 0.2}),
     [](const auto& info) {
       return std::string(info.param.name) + std::to_string(static_cast<int>(100 * info.param.memory));

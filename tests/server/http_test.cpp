@@ -33,6 +33,10 @@ TEST(HttpTest, UnknownRoutesAndWrongMethods) {
   expect_error(wrong, 405, "method_not_allowed");
   EXPECT_EQ(wrong->get_header_value("Allow"), "POST");
   expect_error(client.Delete("/v1/models/fake"), 405, "method_not_allowed");
+  EXPECT_EQ(client.Put("/v1/responses/resp_1", "{}", "application/json")->get_header_value("Allow"), "GET, DELETE");
+  const auto inner = client.Delete("/v1/responses/resp_1/input_items");
+  expect_error(inner, 405, "method_not_allowed");
+  EXPECT_EQ(inner->get_header_value("Allow"), "GET");
   expect_error(client.Put("/v1/completions", "{}", "application/json"), 405, "method_not_allowed");
   EXPECT_EQ(client.Head("/health")->status, 200);
 }

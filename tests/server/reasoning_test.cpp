@@ -3,23 +3,16 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "server/openai/response.h"
 #include "server/openai/responses.h"
 #include "tests/server/test_server.h"
+#include "tests/text/template_file.h"
 
 namespace smartkv::openai {
 namespace {
 
 using smartkv::test::FakeEngine;
-
-std::string published_template(const std::string& name) {
-  std::stringstream text;
-  text << std::ifstream(SMARTKV_FIXTURES "/chat_templates/published/" + name + ".jinja", std::ios::binary).rdbuf();
-  return text.str();
-}
+using smartkv::test::published_template;
 
 class ReasoningTest : public ::testing::Test {
  protected:

@@ -249,6 +249,21 @@ TEST(BackgroundResponsesTest, RunWithoutTheirClient) {
   EXPECT_EQ(response["usage"]["output_tokens"], 6);
 }
 
+TEST(BackgroundResponsesTest, ShowTheirInputWhileTheyRun) {
+  StoringServer server;
+  const std::string first = server.answered(R"({"input": "a"})");
+  server.engine.hold_after(1);
+  const std::string id =
+      server.answered(R"({"input": "b", "background": true, "previous_response_id": ")" + first + "\"}");
+  EXPECT_EQ(server.get(id)["status"], "in_progress");
+  const Json running = server.get(id + "/input_items");
+  ASSERT_EQ(running["data"].size(), 3);
+  EXPECT_EQ(running["data"][0]["content"][0]["text"], "b");
+  server.engine.release();
+  server.ended(id);
+  EXPECT_EQ(server.get(id + "/input_items"), running);
+}
+
 TEST(BackgroundResponsesTest, SeveralRunAtOnce) {
   StoringServer server;
   server.engine.hold_after(1);
@@ -310,6 +325,7 @@ TEST(BackgroundResponsesTest, HoldNoMoreThanTheStoreHasRoomFor) {
   EXPECT_GT(taken, 1);
   EXPECT_EQ(last["error"]["param"], "background");
   EXPECT_EQ(last["error"]["code"], "rate_limit_exceeded");
+  EXPECT_EQ(static_cast<int>(server.engine.submitted().size()), taken - 1);  // the refused one was never queued
   server.engine.release();
   server.service.responses->wait_until_idle();
   EXPECT_TRUE(server.ask(R"({"input": "a", "background": true})")["error"].is_null());

@@ -22,6 +22,7 @@
 #include "tests/engine/model/tiny_llama.h"
 #include "tests/server/test_server.h"
 #include "tests/text/byte_tokenizer.h"
+#include "tests/text/template_file.h"
 
 namespace smartkv::test {
 namespace {
@@ -36,10 +37,7 @@ std::unique_ptr<Engine> tiny_engine(EngineOptions engine_options = {}, const Fro
   parts.model = load_llama(weights, options, *parts.threads);
   parts.cache_shape = parts.draft_shape = llama_cache_shape(weights.config(), options);
   parts.tokenizer = std::make_unique<ByteTokenizer>();
-  if (!chat_template.empty()) {
-    std::ifstream file(SMARTKV_FIXTURES "/chat_templates/published/" + chat_template + ".jinja");
-    parts.chat_template = std::make_unique<ChatTemplate>(std::string(std::istreambuf_iterator<char>(file), {}));
-  }
+  if (!chat_template.empty()) parts.chat_template = std::make_unique<ChatTemplate>(published_template(chat_template));
   parts.options = std::move(engine_options);
   if (!frontier.empty()) {
     Sensitivity known = *random_sensitivity(parts.cache_shape);

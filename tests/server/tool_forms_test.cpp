@@ -4,12 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "server/openai/answer_parser.h"
 #include "tests/engine/sampling/grammar_match.h"
 #include "tests/server/fake_engine.h"
+#include "tests/text/template_file.h"
 
 namespace smartkv::openai {
 namespace {
@@ -111,10 +109,7 @@ class ToolFormsTest : public ::testing::Test {
  protected:
   ToolFormsTest() { engine_.set_context_length(1'000'000); }
   void use_template(const std::string& name) {
-    std::stringstream text;
-    text << std::ifstream(SMARTKV_FIXTURES "/chat_templates/" + name + ".jinja", std::ios::binary).rdbuf();
-    ASSERT_FALSE(text.str().empty()) << name;
-    engine_.set_chat_template(text.str().c_str());
+    engine_.set_chat_template(test::read_template_fixture(name + ".jinja").c_str());
   }
   ApiRequest chat(const std::string& fields = "") {
     return parse_chat(R"({"messages": [{"role": "user", "content": "q"}], )" + std::string(kWeatherTool) + fields + "}",

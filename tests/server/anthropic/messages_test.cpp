@@ -1,15 +1,14 @@
 // The Messages API: the requests that it accepts, and the events of its streams.
 #include "server/anthropic/messages.h"
 
-#include <fstream>
 #include <functional>
-#include <sstream>
 #include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/server/test_server.h"
+#include "tests/text/template_file.h"
 
 namespace smartkv::anthropic {
 namespace {
@@ -378,9 +377,7 @@ TEST_F(MessagesTest, AnOutputFormatIsAGrammar) {
 }
 
 TEST_F(MessagesTest, ABudgetAndAnEffortSteerTheThinking) {
-  std::stringstream text;
-  text << std::ifstream(SMARTKV_FIXTURES "/chat_templates/published/qwen3.jinja").rdbuf();
-  engine_.set_chat_template((text.str() + "{{ reasoning_effort }}").c_str());
+  engine_.set_chat_template((test::published_template("qwen3") + "{{ reasoning_effort }}").c_str());
   engine_.set_context_length(9000);
   const auto generation = [&](const std::string& fields) {
     const std::string body = R"({"max_tokens": 2000, "messages": [{"role": "user", "content": "hi"}])" + fields + "}";

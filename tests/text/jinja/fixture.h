@@ -1,21 +1,16 @@
 // Common parts of the tests of the template interpreter.
 #pragma once
 
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 
 #include "engine/text/chat_template.h"
 #include "engine/text/exact_integer.h"
+#include "tests/text/template_file.h"
 
 namespace smartkv::jinja_test {
 
-inline std::string read_fixture(const std::string& name) {
-  std::stringstream text;
-  text << std::ifstream(SMARTKV_FIXTURES "/chat_templates/" + name, std::ios::binary).rdbuf();
-  return text.str();
-}
+inline std::string read_fixture(const std::string& name) { return test::read_template_fixture(name); }
 
 // Returns the results that tests/fixtures/chat_templates/make.py wrote.
 inline const nlohmann::ordered_json& expected() {
