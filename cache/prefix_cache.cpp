@@ -543,12 +543,16 @@ void PrefixCache::drop(Node* node) {
 
 void PrefixCache::hand_down(Node* node) {
   std::optional<Reuse> awaited = ReuseModel::awaited(node->reuse);
-  if (!awaited) awaited = std::move(node->stands_for);
-  node->stands_for.reset();
+  keep_likelier(&awaited, std::exchange(node->stands_for, std::nullopt));
   Node* const shorter = stored_above(*node);
-  if (!awaited || !node->file.empty() || shorter == nullptr) return;  // from its file it can be used again
-  std::optional<Reuse>& before = shorter->stands_for;
-  if (!before || reuse_.rate(&*before) < reuse_.rate(&*awaited)) before = std::move(awaited);
+  if (shorter != nullptr && node->file.empty()) keep_likelier(&shorter->stands_for, std::move(awaited));
+}
+
+void PrefixCache::keep_likelier(std::optional<Reuse>* kept, std::optional<Reuse> other) {
+  for (std::optional<Reuse>* each : {kept, &other}) {
+    if (*each && !ReuseModel::is_awaited(**each)) each->reset();
+  }
+  if (other && (!*kept || reuse_.rate(&**kept) < reuse_.rate(&*other))) *kept = std::move(other);
 }
 
 void PrefixCache::bury(Node* node) {
@@ -668,9 +672,17 @@ void PrefixCache::keep_within(Owner* owner) {
     if (node->reuse.turn->owner.get() == owner) own.push_back(ranked(node));
   }
   ranked_ = false;
-  std::sort(own.rbegin(), own.rend());  // the lowest value first
-  for (size_t i = 0; i < own.size() && owner->bytes > owner->limit; ++i) {
-    if (may_go(*own[i].node, Evict::kUnused)) drop(own[i].node);
+  std::make_heap(own.begin(), own.end());
+  while (!own.empty() && owner->bytes > owner->limit) {
+    std::pop_heap(own.begin(), own.end());
+    own.back() = ranked(own.back().node);
+    if (own.size() > 1 && own.back() < own.front()) {  // its value has risen
+      std::push_heap(own.begin(), own.end());
+      continue;
+    }
+    Node* const lowest = own.back().node;
+    own.pop_back();
+    if (may_go(*lowest, Evict::kUnused)) drop(lowest);
   }
 }
 

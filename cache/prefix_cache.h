@@ -10,7 +10,7 @@
 //  - Work grows with the square of a prompt's length, so the ends of long prompts are worth more per token.
 //  - A state saves only what the next shorter state on its path does not, and frees only what no other cache shares. So
 //    a long session loses its latest turns first if its earlier states are stored, and shared prefixes stay.
-//  - If a session's latest state is evicted, the next shorter one takes over the uses that were expected of it.
+//  - If a session's latest state is evicted, and has no file, the next shorter one takes over its expected uses.
 //
 // Sources: RadixAttention (SGLang, Zheng et al. 2024), applied to states that a policy can reproduce.
 #pragma once
@@ -242,10 +242,12 @@ class PrefixCache {
   void measure(Node* node);                     // updates `freed`
   Ranked ranked(Node* node);
   void rank();                  // fills order_
-  void reconsider(Node* node);  // moves it in order_ after its value has fallen
+  void reconsider(Node* node);  // moves it in order_ if its value has fallen; evict() sees if it has risen
   double rate(Node* node);      // expected uses of its state per tick
   void drop(Node* node);
-  void hand_down(Node* node);  // lets the next shorter state stand for its state, which is evicted
+  // Lets the next shorter state stand for its state, which is evicted. From a file, it could be used again itself.
+  void hand_down(Node* node);
+  void keep_likelier(std::optional<Reuse>* kept, std::optional<Reuse> other);  // of those that are still awaited
 
   // Counts the use of `from`, the state or null from which a prompt resumes after n tokens, or of a longer one that was
   // evicted. Fills in `lookup`. If prompts diverge at a state that was evicted, sets *diverges_at so that it is stored

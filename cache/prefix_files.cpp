@@ -34,6 +34,8 @@ bool is_abandoned(const fs::path& part) {
   return fd.get() >= 0 && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
 }
 
+CacheError gone(const std::string& needed) { return CacheError("it needs " + needed + ", which is gone"); }
+
 // Blocks SIGXFSZ in the calling thread. A file that outgrows RLIMIT_FSIZE then makes write() fail instead of ending the
 // process.
 void block_file_size_signal() {
@@ -186,7 +188,8 @@ void PrefixFiles::find_files() {
     try {
       PrefixRecord record = find_state(each.file, each.header);
       const Name name = state_of_file(each.file);
-      if (!states_.contains(name)) found_.emplace_back(name, std::move(record));
+      if (states_.contains(name)) std::erase_if(found_, [&](const auto& other) { return other.first == name; });
+      found_.emplace_back(name, std::move(record));
       add_state(each.file, each.header);  // a later file of the same state replaces the one before
     } catch (const CacheError& problem) {
       skipped(each.file, problem);
@@ -202,6 +205,9 @@ PrefixRecord PrefixFiles::find_state(const std::string& file, const StateHeader&
   record.tokens.resize(tokens.size() / sizeof(int32_t));
   std::memcpy(record.tokens.data(), tokens.data(), record.tokens.size() * sizeof(int32_t));
   if (state_name(header.identity, record) != state_of_file(file)) throw CacheError("its name belongs to another state");
+  for (const std::string& needed : header.needs) {
+    if (!files_.contains(needed)) throw gone(needed);
+  }
   return record;
 }
 
@@ -225,7 +231,7 @@ std::string PrefixFiles::read_state(const std::string& file, const StateHeader& 
       const auto known = files_.find(name);
       int64_t bytes = 0;
       Descriptor fd = open_state_file(options_.directory / name, &bytes);
-      if (known == files_.end() || fd.get() < 0) throw CacheError("it needs " + name + ", which is gone");
+      if (known == files_.end() || fd.get() < 0) throw gone(name);
       it = opened.emplace(range.file, Opened{std::move(fd), known->second.data_begin, known->second.data_bytes}).first;
     }
     const auto& [fd, data_begin, data_bytes] = it->second;

@@ -96,7 +96,7 @@ class ReuseModel {
   // - diverges_at: in tokens
   std::shared_ptr<Turn> diverge(Reuse* from, double part, int64_t diverges_at);
   // Returns the history of a state that is evicted, if a request is to continue its turn, and will resume from a
-  // shorter state now. Its ages are not counted twice.
+  // shorter state now. While it is_awaited(), its ages are not counted a second time.
   static std::optional<Reuse> awaited(const Reuse& evicted);
   // Returns whether a request is still to continue the turn.
   static bool is_awaited(const Reuse& reuse) { return reuse.turn->continued_at < 0; }

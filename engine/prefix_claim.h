@@ -29,10 +29,11 @@ class PrefixClaim {
                                       PrefixCache::Lookup* lookup = nullptr);
   // Marks the sequence as one that runs with the state's pages (State::running).
   void run() { running_ = state_ == nullptr ? nullptr : state_->running; }
-  // Sets the bytes that the cache holds when the sequence starts.
-  void begin(int64_t bytes) { bytes_ = bytes; }
+  // Says with which cache the sequence starts.
+  void begin(const SequenceCache& cache);
   // Stores a fork of `cache`, which holds `tokens`. Claims this state unless one is claimed already, and calls run().
-  // Only bytes that the cache has gained since begin() or the previous store() count as the state's own.
+  // Only bytes that the cache has gained since begin() or the previous store() count as the state's own, and those of
+  // its last page: a sequence that goes on from a state within a page does so in a copy.
   void store(PrefixCache* prefixes, const std::string& key, std::span<const int32_t> tokens, const SequenceCache& cache,
              const std::shared_ptr<Turn>& turn);
   void release() { *this = {}; }
@@ -40,7 +41,7 @@ class PrefixClaim {
  private:
   PrefixCache::Held state_;
   std::shared_ptr<const bool> running_;
-  int64_t bytes_ = 0;  // held by the cache at begin() or when it last stored a state
+  int64_t bytes_ = 0;  // that the cache shares with the state at which it began, or with the last one that it stored
 };
 
 }  // namespace smartkv

@@ -179,12 +179,12 @@ void Sequence::begin() {
     if (check.tokens > 0) cache->follow(check);
   }
   read_stats();
-  prefix.begin(cache_stats.bytes);
+  prefix.begin(*cache);
   if (request->speculation == nullptr || request->max_tokens <= 1) return;
   draft = std::make_unique<DraftSequence>(request->speculation, tokens, cache.get(), std::move(draft_cache));
   draft->usage = speculation;
   read_stats();
-  draft_prefix.begin(draft_bytes);
+  if (draft->cache() != nullptr) draft_prefix.begin(*draft->cache());
 }
 
 bool Sequence::keeps_draft_prefix() const { return !request->draft_prefix_key.empty() && draft->cache() != nullptr; }

@@ -284,11 +284,13 @@ void read_thinking(const Json& thinking, int64_t max_tokens, MessagesRequest* re
     request->omits_thinking = read_word(fields, "display", {"summarized", "omitted"}, "summarized") == "omitted";
   fields.finish();
   Json& variables = (*chat)["chat_template_kwargs"];
-  if (variables.is_object() && variables.contains("enable_thinking")) {
-    throw invalid_request("chat_template_kwargs.enable_thinking",
-                          "'chat_template_kwargs.enable_thinking' and 'thinking' cannot be used together");
+  for (const std::string name : {"enable_thinking", "thinking"}) {  // templates read one or the other
+    if (variables.is_object() && variables.contains(name)) {
+      throw invalid_request("chat_template_kwargs." + name,
+                            "'chat_template_kwargs." + name + "' and 'thinking' cannot be used together");
+    }
+    variables[name] = type != "disabled";
   }
-  variables["enable_thinking"] = type != "disabled";
 }
 
 // `thinks`: whether the model can think, so that an effort has an effect.

@@ -1,6 +1,7 @@
 #include "server/http/response_store.h"
 
 #include <atomic>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -27,7 +28,8 @@ struct ResponseStore::Job {
   OnEvent on_event;
   openai::ResponsesStream stream;
   std::atomic<bool> cancelled = false;
-  int64_t bytes = 0;  // of the request's text
+  int64_t bytes = 0;   // of the request's text
+  bool ended = false;  // of the worker
 };
 
 ResponseStore::~ResponseStore() {
@@ -94,51 +96,54 @@ void ResponseStore::work() {
     changed_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
     if (jobs_.empty()) return;
     woken_ = false;
-    const Jobs jobs = jobs_;
-    lock.unlock();
-    std::vector<std::string> ended;
     bool any = false;
-    for (const auto& [id, job] : jobs) {
-      const Step step_taken = step(*job);
-      if (step_taken == Step::kEnded) ended.push_back(id);
-      any = any || step_taken != Step::kNothing;
+    try {
+      const Jobs jobs = jobs_;
+      lock.unlock();
+      for (const auto& [id, job] : jobs) any = step(*job) || any;
+    } catch (const std::bad_alloc&) {
+      log_error("no memory to advance the responses in the background");
     }
-    lock.lock();
-    for (const std::string& id : ended) {
-      background_bytes_ -= jobs_.at(id)->bytes;
-      jobs_.erase(id);
-    }
-    if (!ended.empty()) changed_.notify_all();
+    if (!lock.owns_lock()) lock.lock();
+    const size_t ended = std::erase_if(jobs_, [this](const auto& each) {
+      if (each.second->ended) background_bytes_ -= each.second->bytes;
+      return each.second->ended;
+    });
+    if (ended > 0) changed_.notify_all();
     if (!any) changed_.wait_for(lock, kPause, [this] { return woken_ || ending_; });
   }
 }
 
-ResponseStore::Step ResponseStore::step(Job& job) {
+bool ResponseStore::step(Job& job) {
   const auto end = [&](const ApiError* error) {
+    job.ended = true;
     if (error != nullptr) log_error(job.request->chat.id + ": " + error->what());
     const std::lock_guard lock(mutex_);
     job.stream.abort(error);
-    return Step::kEnded;
   };
-  if (job.cancelled) return end(nullptr);
   try {
     GenerationEvent event;
+    if (job.cancelled) {
+      end(nullptr);
+      return true;
+    }
     const GenerationRun::Status status = job.run.next(&event, std::chrono::milliseconds(0));
-    if (status == GenerationRun::Status::kTimeout) return Step::kNothing;
+    if (status == GenerationRun::Status::kTimeout) return false;
     if (status == GenerationRun::Status::kEvent) job.on_event(event);
     const std::lock_guard lock(mutex_);
     if (status == GenerationRun::Status::kEvent) {
       job.stream.add(event, job.run);
-      return Step::kEvent;
+    } else {
+      job.stream.finish(job.run.usage());
+      job.ended = true;
     }
-    job.stream.finish(job.run.usage());
-    return Step::kEnded;
   } catch (const ApiError& error) {
-    return end(&error);
+    end(&error);
   } catch (const std::exception& error) {
     const ApiError internal = openai::internal_error(error);
-    return end(&internal);
+    end(&internal);
   }
+  return true;
 }
 
 Json ResponseStore::show(const std::string& id, const std::string& owner) {

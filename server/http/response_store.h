@@ -36,7 +36,8 @@ class ResponseStore {
   // that still runs is cancelled before it is deleted. cancel() throws ApiError (400) if the response never ran in the
   // background.
   openai::Json show(const std::string& id, const std::string& owner);
-  openai::Json input_items(const std::string& id, const std::string& owner);  // all turns before the output of `id`
+  // Returns the items of all turns before the output of `id`. Throws as StoredResponses::conversation() does, too.
+  openai::Json input_items(const std::string& id, const std::string& owner);
   void erase(const std::string& id, const std::string& owner);
   openai::Json cancel(const std::string& id, const std::string& owner);
 
@@ -50,8 +51,7 @@ class ResponseStore {
 
   void take_bytes(int64_t bytes);  // throws ApiError (429)
   void work();
-  enum class Step : uint8_t { kNothing, kEvent, kEnded };
-  Step step(Job& job);  // reads an event, if there is one
+  bool step(Job& job);  // reads an event; returns whether there was one
   // Cancels a running response, waits for its end and returns it. Returns null if there is no such response.
   openai::Json stop(const std::string& id, const std::string& owner);
 

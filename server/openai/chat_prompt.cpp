@@ -1,5 +1,7 @@
 #include "server/openai/chat_prompt.h"
 
+#include <string.h>  // memmem
+
 #include <algorithm>
 
 #include "server/openai/chat_messages.h"
@@ -98,14 +100,15 @@ std::string_view last_text(const Json& message) {
 // Returns where the texts of the messages end in the rendered prompt. A text that the template has changed or left out
 // ends where the one before it does.
 std::vector<size_t> message_ends(std::string_view prompt, const Json& messages) {
-  constexpr size_t kMostBetween = 4096;  // bytes of the template before a message, so that the search takes linear time
+  constexpr size_t kMostBetween = 4096;  // bytes of the template before a message, so that all searches are short
   std::vector<size_t> ends;
   size_t end = 0;
   for (const Json& message : messages) {
     const std::string_view text = last_text(message);
     if (!text.empty()) {
-      const size_t at = prompt.substr(end, text.size() + kMostBetween).find(text);
-      if (at != prompt.npos) end += at + text.size();
+      const std::string_view rest = prompt.substr(end, text.size() + kMostBetween);
+      const void* const found = ::memmem(rest.data(), rest.size(), text.data(), text.size());  // in linear time
+      if (found != nullptr) end = static_cast<size_t>(static_cast<const char*>(found) - prompt.data()) + text.size();
     }
     ends.push_back(end);
   }

@@ -32,9 +32,11 @@ class MemoryTexts final : public TextStore {
     const std::lock_guard lock(mutex_);
     const int64_t bytes = bytes_of(name, text);
     if (bytes > max_bytes_) return false;
+    if (const auto before = entries_.find(name); before != entries_.end()) remove(before);
     while (bytes_ + bytes > max_bytes_) remove(entries_.find(order_.back()));
-    order_.push_front(name);
-    entries_[name] = {std::move(text), order_.begin()};
+    std::list<std::string> first = {name};
+    entries_[name] = {std::move(text), first.begin()};
+    order_.splice(order_.begin(), first);
     bytes_ += bytes;
     return true;
   }

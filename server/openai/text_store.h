@@ -14,7 +14,8 @@ class TextStore {
  public:
   virtual ~TextStore() = default;
 
-  // Keeps a text under a new name. Returns false if it is longer than the limit, or cannot be written.
+  // Keeps a text under a name, instead of one that has it. Returns false if it is longer than the limit, or cannot be
+  // written.
   virtual bool put(const std::string& name, std::string text) = 0;
   virtual std::optional<std::string> get(const std::string& name) = 0;  // marks it as used
   virtual bool erase(const std::string& name) = 0;                      // returns whether it was there

@@ -405,6 +405,19 @@ TEST_F(TurnFilesTest, AStateWhoseFilesAreGoneIsSkipped) {
   EXPECT_NE(log_[0].find("which is gone"), std::string::npos) << log_[0];
 }
 
+// The tokens of the second state are in its own file, because they are stored in chunks of 512.
+TEST_F(TurnFilesTest, AStateWhosePagesAreGoneIsSkipped) {
+  talk("full", {300, 450});
+  fs::path first;
+  for (const auto& entry : fs::directory_iterator(directory_)) {
+    if (first.empty() || fs::last_write_time(entry.path()) < fs::last_write_time(first)) first = entry.path();
+  }
+  fs::remove(first);
+  EXPECT_EQ(reloaded("full", 450), "");
+  ASSERT_EQ(log_.size(), 1u);
+  EXPECT_NE(log_[0].find(first.filename().string() + ", which is gone"), std::string::npos) << log_[0];
+}
+
 TEST_F(TurnFilesTest, AFileThatAnotherServerDeletedIsNotNeeded) {
   const auto full = make_policy(context_, "full");
   {

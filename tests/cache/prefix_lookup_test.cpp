@@ -211,6 +211,45 @@ TEST(PrefixLookup, EvictingOneOfTenThousandStatesTakesMilliseconds) {
 #endif
 }
 
+TEST(PrefixLookup, AShorterStateStandsForAnEvictedOneUntilItsConversationGoesOn) {
+  std::map<int64_t, double> rates;  // by the state's tokens
+  int64_t first_out = 0;            // tokens of the state that is evicted first
+  PrefixCache prefixes(int64_t{1} << 40, nullptr, INT64_MAX, [&](const PrefixCache::Candidate& of) {
+    rates[of.cache->tokens()] = of.rate;
+    return of.cache->tokens() == first_out ? 0.0 : 1.0;
+  });
+  CacheShape shape{1, 1, 16, kernels::KvType::kF32};
+  ThreadPool threads(1);
+  const PolicyContext context{shape, PagePool::create(shape), &threads};
+  const auto policy = make_policy(context, "full");  // never asked, since no state is in a file
+  const auto ask = [&](int64_t n, bool stores, int32_t first = 1) {
+    Tokens prompt(static_cast<size_t>(n), first);
+    PrefixCache::Lookup lookup;
+    prefixes.find("key", *policy, prompt, nullptr, nullptr, INT64_MAX, &lookup);
+    if (stores) prefixes.insert("key", prompt, std::make_unique<CountingCache>(0, n, 0, 1'000'003), 1, lookup.turn);
+  };
+  const auto rate = [&](int64_t n) {
+    prefixes.list_states(100);
+    return rates.at(n);
+  };
+  const auto wait = [&] {
+    for (int i = 0; i < 7; ++i) ask(40, false, 2);
+  };
+  int64_t n = 100;
+  for (int turn = 0; turn < 12; ++turn, n += 10) {
+    ask(n, true);
+    wait();
+  }
+  const int64_t last = n - 10, before = last - 10;
+  const double expected = rate(last), superseded = rate(before);
+  EXPECT_GT(expected, 5 * superseded);
+  first_out = last;
+  ASSERT_TRUE(prefixes.evict(PrefixCache::Evict::kAny));
+  EXPECT_EQ(rate(before), expected + superseded);
+  ask(n, true);
+  EXPECT_LT(rate(before), expected);
+}
+
 TEST(PrefixLookup, AStateIsNewsForThosePromptsOnlyThatMayBeginLikeIt) {
   PrefixCache prefixes(1000);
   const Tokens tokens(40, 5);

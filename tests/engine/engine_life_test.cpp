@@ -371,9 +371,10 @@ TEST_F(EngineTest, APromptWaitsForOneThatComputesWhatBothNeed) {
   }
   EXPECT_EQ(read_all(*parts)[0].tokens, expected_other.tokens);
   EXPECT_EQ(parts->usage().cached_tokens, 700);
-  // Room for the text that both share, the rest of each prompt, and a copied page for each of their states, each once.
-  EXPECT_LT(engine->stats().prefix_cache_bytes,
-            (1100 + 4 * kernels::kPageTokens) * fake_cache_shape().bytes_per_token());
+  // Each page once: 10 that both prompts share, 4 more of each, and the last page of each state.
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.prefix_cache_states, 6);
+  EXPECT_EQ(stats.prefix_cache_bytes, (10 + 2 * 4 + 6) * kernels::kPageTokens * fake_cache_shape().bytes_per_token());
 }
 
 // After a prefix hit, the draft must draft as it does without one. Its own cache cannot be cut back, so the second

@@ -392,16 +392,16 @@ TEST_F(MessagesTest, ABudgetAndAnEffortSteerTheThinking) {
 }
 
 TEST_F(MessagesTest, ThinkingSetsTheVariableOfTemplates) {
-  engine_.set_chat_template("{{ enable_thinking }}|{{ depth }}");
+  engine_.set_chat_template("{{ enable_thinking }}{{ thinking }}|{{ depth }}");
   const auto text = [&](const std::string& fields) {
     const std::string body = R"({"max_tokens": 2000, "messages": [{"role": "user", "content": "hi"}])" + fields + "}";
     return engine_.tokenizer().decode(parse_messages(body, model_).chat.generations.front().prompt, false);
   };
   engine_.set_context_length(9000);
   EXPECT_EQ(text(""), "|");
-  EXPECT_EQ(text(R"(, "thinking": {"type": "enabled", "budget_tokens": 1024})"), "True|");
-  EXPECT_EQ(text(R"(, "thinking": {"type": "adaptive"}, "chat_template_kwargs": {"depth": 2})"), "True|2");
-  EXPECT_EQ(text(R"(, "thinking": {"type": "disabled"})"), "False|");
+  EXPECT_EQ(text(R"(, "thinking": {"type": "enabled", "budget_tokens": 1024})"), "TrueTrue|");
+  EXPECT_EQ(text(R"(, "thinking": {"type": "adaptive"}, "chat_template_kwargs": {"depth": 2})"), "TrueTrue|2");
+  EXPECT_EQ(text(R"(, "thinking": {"type": "disabled"})"), "FalseFalse|");
   const auto refused_thinking = [&](const std::string& thinking) {
     return refusal([&] { text(", \"thinking\": " + thinking); });
   };
