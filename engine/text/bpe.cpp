@@ -5,6 +5,7 @@
 #include <queue>
 #include <tuple>
 
+#include "engine/text/reused_buffer.h"
 #include "engine/text/utf8.h"
 
 namespace smartkv {
@@ -113,6 +114,7 @@ void Bpe::encode(std::string_view piece, std::vector<TokenId>* ids) const {
     merge_long(&symbols);
   }
   ids->insert(ids->end(), symbols.begin(), symbols.end());
+  free_if_large(&symbols);
 }
 
 void Bpe::merge_short(std::vector<TokenId>* ids) const {

@@ -2,6 +2,7 @@
 
 #include <oniguruma.h>
 
+#include "engine/text/reused_buffer.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/utf8.h"
 
@@ -111,6 +112,7 @@ std::string Pattern::replace(std::string_view text, std::string_view content) co
     out.append(text, done, match.begin - done).append(content);
     done = match.end;
   }
+  free_if_large(&matches);
   return out.append(text, done);
 }
 

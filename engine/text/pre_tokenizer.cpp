@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/text/byte_level.h"
+#include "engine/text/reused_buffer.h"
 #include "engine/text/unicode_scripts.h"
 #include "engine/text/utf8.h"
 
@@ -31,6 +32,7 @@ std::vector<Span> spans_of(const Pattern& pattern, std::string_view text, bool i
     done = match.end;
   }
   if (done < text.size()) spans.push_back({{done, text.size()}, invert});
+  free_if_large(&matches);
   return spans;
 }
 

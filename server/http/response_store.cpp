@@ -55,6 +55,12 @@ std::function<bool(const Json&)> ResponseStore::keeper(const openai::ResponsesRe
 }
 
 void ResponseStore::take_bytes(int64_t bytes) {
+  if (bytes > max_background_bytes_) {
+    throw ApiError(413, "invalid_request_error",
+                   "'background': this request has " + std::to_string(bytes) + " bytes: expected at most " +
+                       std::to_string(max_background_bytes_) + " (stored_responses_bytes)",
+                   "background", "request_too_large");
+  }
   const std::lock_guard lock(mutex_);
   if (background_bytes_ + bytes > max_background_bytes_) {
     throw ApiError(429, "rate_limit_error",

@@ -27,8 +27,8 @@ class ResponseStore {
   std::function<bool(const openai::Json&)> keeper(const openai::ResponsesRequest& request, std::string owner);
 
   // Runs a response to its end, on a thread that all such responses share, and returns it as it begins. `begin` queues
-  // the request. `on_event` is called for every event, and lives as long as the run. Throws ApiError (429), before it
-  // calls `begin`, if the requests that run hold too much.
+  // the request. `on_event` is called for every event, and lives as long as the run. Throws ApiError, before it calls
+  // `begin`, if the requests that run hold too much (429), or this one alone does (413).
   openai::Json start(std::unique_ptr<openai::ResponsesRequest> request,
                      const std::function<openai::GenerationRun()>& begin, const std::string& owner, OnEvent on_event);
 
@@ -36,7 +36,7 @@ class ResponseStore {
   // that still runs is cancelled before it is deleted. cancel() throws ApiError (400) if the response never ran in the
   // background.
   openai::Json show(const std::string& id, const std::string& owner);
-  // Returns the items of all turns before the output of `id`. Throws as StoredResponses::conversation() does, too.
+  // Returns the items of all turns before the output of `id`. Throws as StoredResponses::input_items() does, too.
   openai::Json input_items(const std::string& id, const std::string& owner);
   void erase(const std::string& id, const std::string& owner);
   openai::Json cancel(const std::string& id, const std::string& owner);
@@ -49,7 +49,7 @@ class ResponseStore {
   struct Job;
   using Jobs = std::map<std::string, std::shared_ptr<Job>>;  // by the response's id
 
-  void take_bytes(int64_t bytes);  // throws ApiError (429)
+  void take_bytes(int64_t bytes);  // throws ApiError (413 or 429)
   void work();
   bool step(Job& job);  // reads an event; returns whether there was one
   // Cancels a running response, waits for its end and returns it. Returns null if there is no such response.

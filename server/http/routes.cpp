@@ -1,8 +1,11 @@
 #include "server/http/routes.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <array>
 #include <ctime>
+#include <mutex>
 
 #include "server/http/playground.h"
 #include "server/openai/memory.h"
@@ -143,11 +146,31 @@ void send_plan(const Service& service, const Request& request, Response& respons
   send_json(response, openai::plan(request.body, service.model));
 }
 
-void send_tokens(const Service& service, const Request& request, Response& response) {
+// Tokens of a text outside of a generation take up to a hundred times its bytes. So large texts take turns, and give
+// the memory back to the system.
+class TextTurn {
+ public:
+  TextTurn(Service& service, const Request& request) {
+    constexpr size_t kLarge = size_t{1} << 20;
+    if (request.body.size() >= kLarge) turn_ = std::unique_lock(service.large_texts);
+  }
+  ~TextTurn() {
+    if (turn_.owns_lock()) ::malloc_trim(0);
+  }
+  TextTurn(const TextTurn&) = delete;
+  TextTurn& operator=(const TextTurn&) = delete;
+
+ private:
+  std::unique_lock<std::mutex> turn_;
+};
+
+void send_tokens(Service& service, const Request& request, Response& response) {
+  const TextTurn turn(service, request);
   send_json(response, openai::tokenize(request.body, service.model));
 }
 
-void send_text(const Service& service, const Request& request, Response& response) {
+void send_text(Service& service, const Request& request, Response& response) {
+  const TextTurn turn(service, request);
   send_json(response, openai::detokenize(request.body, service.model));
 }
 
@@ -226,8 +249,9 @@ void answer_messages(Service& service, const Request& request, ResponseWriter& r
   send_message(service, anthropic::parse_messages(request.body, service.model), response);
 }
 
-void send_token_count(const Service& service, const Request& request, Response& response) {
+void send_token_count(Service& service, const Request& request, Response& response) {
   check_version(request);
+  const TextTurn turn(service, request);
   send_json(response, anthropic::count_tokens(request.body, service.model));
 }
 

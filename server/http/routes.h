@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "server/anthropic/messages.h"
@@ -25,6 +26,7 @@ struct Service {
   StreamHealth streams = {};
   std::chrono::seconds sse_ping = std::chrono::seconds(0);  // longest silence of a stream; 0 for no limit
   std::unique_ptr<ResponseStore> responses = {};            // null if the server stores none
+  std::mutex large_texts = {};  // held while a large text is tokenized outside of a generation
 };
 
 std::vector<Route> make_routes(Service& service);  // REQUIRES: `service` outlives the routes

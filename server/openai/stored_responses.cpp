@@ -65,7 +65,14 @@ void StoredResponses::erase(const std::string& id, const std::string& owner) {
 
 Json StoredResponses::input_items(StoredResponse last) {
   const Json& before = last.response["previous_response_id"];
-  Json items = before.is_string() ? conversation(before, last.owner) : Json::array();
+  Json items = Json::array();
+  if (before.is_string()) {
+    try {
+      items = conversation(before, last.owner);
+    } catch (const ApiError& error) {
+      throw ApiError(error.status, error.type, error.what(), "response_id", error.code);
+    }
+  }
   for (Json& item : last.input) items.push_back(std::move(item));
   return items;
 }

@@ -27,7 +27,8 @@ class StoredResponses {
   // The others throw ApiError (404) if there is no such response that belongs to `owner`.
   StoredResponse get(const std::string& id, const std::string& owner);
   void erase(const std::string& id, const std::string& owner);
-  // Returns the items of all turns before the output of a response. Throws as conversation() does.
+  // Returns the items of all turns before the output of a response. Throws as conversation() does, naming
+  // `response_id`.
   Json input_items(StoredResponse last);
   // Returns the items, inputs and outputs, of all turns up to the response `id`. Throws ApiError (400) that names
   // `previous_response_id` if one of them is not stored.

@@ -116,6 +116,8 @@ class FolderTexts final : public TextStore {
     const std::lock_guard lock(mutex_);
     std::error_code problem;
     if (!fs::is_regular_file(path_of(name), problem)) return std::nullopt;
+    const auto bytes = fs::file_size(path_of(name), problem);
+    if (problem || bytes > static_cast<uintmax_t>(max_bytes_)) return std::nullopt;  // put() wrote no such file
     std::ifstream file(path_of(name), std::ios::binary);
     if (!file) return std::nullopt;
     std::string text{std::istreambuf_iterator<char>(file), {}};

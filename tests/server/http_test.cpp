@@ -41,6 +41,17 @@ TEST(HttpTest, UnknownRoutesAndWrongMethods) {
   EXPECT_EQ(client.Head("/health")->status, 200);
 }
 
+TEST(HttpTest, LargeTextsAreTokenizedInTurn) {
+  TestServer server;
+  const std::string body = R"({"prompt": ")" + std::string(size_t{2} << 20, 'a') + "\"}";
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back(
+        [&] { EXPECT_EQ(Json::parse(server.post("/tokenize", body)->body)["count"], int64_t{2} << 20); });
+  }
+  for (std::thread& client : clients) client.join();
+}
+
 TEST(HttpTest, RoutesGoByTheNamesThatClientsUse) {
   TestServer server;
   auto client = server.client();

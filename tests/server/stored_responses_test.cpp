@@ -91,6 +91,9 @@ TEST(StoredResponsesTest, DeleteEndsTheConversationsThatNeedIt) {
   EXPECT_EQ(error["param"], "previous_response_id");
   EXPECT_EQ(error["code"], "previous_response_not_found");
   EXPECT_NE(error["message"].get<std::string>().find(first), std::string::npos);
+  const auto items = server.client().Get("/v1/responses/" + second + "/input_items");
+  EXPECT_EQ(items->status, 400);
+  EXPECT_EQ(Json::parse(items->body)["error"]["param"], "response_id");
 }
 
 TEST(StoredResponsesTest, ListsTheTurnsBeforeAResponse) {
@@ -188,6 +191,8 @@ TEST(StoredResponsesTest, AFolderKeepsResponsesAcrossRestarts) {
       std::ofstream(folder / (id + ".response")) << damaged;
       EXPECT_EQ(server.status(id), 404) << damaged;
     }
+    fs::resize_file(folder / (id + ".response"), uintmax_t{1} << 40);  // sparse; longer than any that the server wrote
+    EXPECT_EQ(server.status(id), 404);
   }
   fs::remove_all(folder);
 }
@@ -329,6 +334,15 @@ TEST(BackgroundResponsesTest, HoldNoMoreThanTheStoreHasRoomFor) {
   server.engine.release();
   server.service.responses->wait_until_idle();
   EXPECT_TRUE(server.ask(R"({"input": "a", "background": true})")["error"].is_null());
+}
+
+TEST(BackgroundResponsesTest, OneThatNeverFitsIsRefusedForGood) {
+  const StoringServer server(600);
+  const std::string body = R"({"input": ")" + std::string(700, 'a') + R"(", "background": true})";
+  const auto refused = server.post("/v1/responses", body);
+  EXPECT_EQ(refused->status, 413);
+  EXPECT_FALSE(refused->has_header("Retry-After"));
+  EXPECT_EQ(Json::parse(refused->body)["error"]["param"], "background");
 }
 
 TEST(BackgroundResponsesTest, OneWithoutRoomIsStillCancelled) {
