@@ -30,7 +30,7 @@ std::vector<AnswerPiece> AnswerParser::take(const GenerationEvent& event) {
   held_ += event.text;
   while (step(&pieces)) {
   }
-  if (event.finish != FinishReason::kNone) flush(&pieces);
+  if (event.finish != FinishReason::kNone) flush(event.finish == FinishReason::kLength, &pieces);
   return pieces;
 }
 
@@ -72,13 +72,16 @@ bool AnswerParser::find_thinking() {
 bool AnswerParser::read_thinking(std::vector<AnswerPiece>* pieces) {
   const size_t close = held_.find(close_);
   const size_t end = close != held_.npos ? close : held_.size() - partial_mark(held_, close_);
-  const size_t text =
-      end == 0 ? 0 : held_.find_last_not_of(kBlanks, end - 1) + 1;  // blanks before the mark are dropped
+  const size_t text = without_blanks(end);  // blanks before the mark are dropped
   add_thinking(text, pieces);
   if (close == std::string::npos) return false;
   held_.erase(0, close - text + close_.size());
   state_ = State::kBehind;
   return true;
+}
+
+size_t AnswerParser::without_blanks(size_t end) const {
+  return end == 0 ? 0 : held_.find_last_not_of(kBlanks, end - 1) + 1;
 }
 
 void AnswerParser::add_thinking(size_t bytes, std::vector<AnswerPiece>* pieces) {
@@ -98,8 +101,11 @@ void AnswerParser::add_answer(std::string_view text, std::vector<AnswerPiece>* p
   }
 }
 
-void AnswerParser::flush(std::vector<AnswerPiece>* pieces) {
+void AnswerParser::flush(bool cut, std::vector<AnswerPiece>* pieces) {
   if (state_ == State::kThinking) {
+    // The beginning of a closing mark is no thinking. One character may well be.
+    const size_t mark = cut ? partial_mark(held_, close_) : 0;
+    if (mark > 1) held_.resize(without_blanks(held_.size() - mark));
     add_thinking(held_.size(), pieces);
   } else {
     add_answer(std::exchange(held_, {}), pieces);

@@ -29,14 +29,15 @@ Thinking think_tags(bool opened) {
 
 // Returns an answer as "(THINKING)TEXT|FUNCTION:ARGUMENTS". The answer comes in two pieces that part at every byte, and
 // in single bytes; all results must be equal.
-std::string read_answer(const ApiRequest& request, const std::string& answer) {
+std::string read_answer(const ApiRequest& request, const std::string& answer,
+                        FinishReason finish = FinishReason::kStop) {
   const auto read = [&](const std::vector<std::string>& texts) {
     AnswerParser parser(request);
     std::string thinking, result;
     for (size_t i = 0; i < texts.size(); ++i) {
       GenerationEvent event;
       event.text = texts[i];
-      if (i + 1 == texts.size()) event.finish = FinishReason::kStop;
+      if (i + 1 == texts.size()) event.finish = finish;
       for (const AnswerPiece& piece : parser.take(event)) {
         thinking += piece.reasoning;
         result += piece.text;
@@ -68,6 +69,10 @@ TEST(AnswerParser, PartsThinkingFromTheAnswer) {
   EXPECT_EQ(read_answer(open, "\nWhy < that </ think?</think>\n\nb </think>"), "(Why < that </ think?)b </think>");
   EXPECT_EQ(read_answer(open, "It was cut </thi"), "(It was cut </thi)");
   EXPECT_EQ(read_answer(open, "</think>"), "");
+  // A limit of tokens may end an answer within the mark that a budget writes.
+  EXPECT_EQ(read_answer(open, "Enough.\n</thi", FinishReason::kLength), "(Enough.)");
+  EXPECT_EQ(read_answer(open, "</thi", FinishReason::kLength), "");
+  EXPECT_EQ(read_answer(open, "a <", FinishReason::kLength), "(a <)");
   EXPECT_EQ(read_answer(none, "<think>a</think>b"), "<think>a</think>b");
 }
 
