@@ -190,7 +190,7 @@ class PrefixCache {
     int64_t committed = 0;                              // committed tokens of the state in the file
     uint64_t hash = 0;                                  // of key and tokens, if it has or had a state
     Reuse reuse;                                        // of the state
-    // Of a longer state that was evicted, if the request that continues its turn will now resume from this one.
+    // History of a longer state that was evicted. The next request of its conversation will resume from this one.
     std::optional<Reuse> stands_for;
     size_t stored_at = 0;           // index in stored_, if the state is in memory
     int64_t freed = 0;              // bytes that evicting it freed when last measured
@@ -247,7 +247,7 @@ class PrefixCache {
   void drop(Node* node);
   // Lets the next shorter state stand for its state, which is evicted. From a file, it could be used again itself.
   void hand_down(Node* node);
-  void keep_likelier(std::optional<Reuse>* kept, std::optional<Reuse> other);  // of those that are still awaited
+  void keep_likelier(std::optional<Reuse>* kept, std::optional<Reuse> other);  // drops those that are no longer awaited
 
   // Counts the use of `from`, the state or null from which a prompt resumes after n tokens, or of a longer one that was
   // evicted. Fills in `lookup`. If prompts diverge at a state that was evicted, sets *diverges_at so that it is stored

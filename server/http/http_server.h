@@ -73,7 +73,7 @@ class HttpServer {
 
  private:
   FrontOptions front_options() const;
-  std::vector<const Route*> routes_of(const std::string& path) const;  // those of one Route::path, in their order
+  std::vector<const Route*> routes_of(const std::string& path) const;  // in their order; all have the same path
   const Route* find_route(const std::string& method, const std::string& path) const;
   std::string allowed_methods(const std::string& path) const;
   // Returns true if the head alone decides the answer (a CORS preflight, or a refusal) and `response` holds it.

@@ -72,16 +72,12 @@ bool AnswerParser::find_thinking() {
 bool AnswerParser::read_thinking(std::vector<AnswerPiece>* pieces) {
   const size_t close = held_.find(close_);
   const size_t end = close != held_.npos ? close : held_.size() - partial_mark(held_, close_);
-  const size_t text = without_blanks(end);  // blanks before the mark are dropped
+  const size_t text = without_blanks(held_, end);  // blanks before the mark are dropped
   add_thinking(text, pieces);
   if (close == std::string::npos) return false;
   held_.erase(0, close - text + close_.size());
   state_ = State::kBehind;
   return true;
-}
-
-size_t AnswerParser::without_blanks(size_t end) const {
-  return end == 0 ? 0 : held_.find_last_not_of(kBlanks, end - 1) + 1;
 }
 
 void AnswerParser::add_thinking(size_t bytes, std::vector<AnswerPiece>* pieces) {
@@ -105,7 +101,7 @@ void AnswerParser::flush(bool cut, std::vector<AnswerPiece>* pieces) {
   if (state_ == State::kThinking) {
     // The beginning of a closing mark is no thinking. One character may well be.
     const size_t mark = cut ? partial_mark(held_, close_) : 0;
-    if (mark > 1) held_.resize(without_blanks(held_.size() - mark));
+    if (mark > 1) held_.resize(without_blanks(held_, held_.size() - mark));
     add_thinking(held_.size(), pieces);
   } else {
     add_answer(std::exchange(held_, {}), pieces);

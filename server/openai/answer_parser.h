@@ -30,7 +30,6 @@ class AnswerParser {
   void add_thinking(size_t bytes, std::vector<AnswerPiece>* pieces);
   void add_answer(std::string_view text, std::vector<AnswerPiece>* pieces);
   void flush(bool cut, std::vector<AnswerPiece>* pieces);  // cut: the answer has reached a limit of tokens
-  size_t without_blanks(size_t end) const;  // returns the size of held_[0, end) without the white space at its end
 
   std::optional<HarmonyReader> harmony_;  // set if the model writes channels; the rest is then unused
   std::string open_, close_;              // marks of the thinking

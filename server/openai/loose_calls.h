@@ -11,6 +11,11 @@ namespace smartkv::openai {
 
 inline constexpr std::string_view kBlanks = " \t\r\n";
 
+// Returns the size of the first `end` bytes of a text without the white space at their end.
+inline size_t without_blanks(std::string_view text, size_t end) {
+  return end == 0 ? 0 : text.find_last_not_of(kBlanks, end - 1) + 1;
+}
+
 struct LooseCall {
   std::string name;
   std::string arguments;  // JSON text of an object, as the model wrote it

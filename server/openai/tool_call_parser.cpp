@@ -120,10 +120,6 @@ void ToolCallParser::add_text(size_t bytes, std::vector<AnswerPiece>* pieces) {
   held_.erase(0, bytes);
 }
 
-size_t ToolCallParser::behind_text(size_t end) const {
-  return end == 0 ? 0 : held_.find_last_not_of(kBlanks, end - 1) + 1;
-}
-
 // Decides at the start of an answer whether it consists of calls or is text, in forms in which it cannot be both. It is
 // calls only if a grammar or the marker of the form ensures that.
 bool ToolCallParser::find_start(std::vector<AnswerPiece>*) {
@@ -160,7 +156,7 @@ bool ToolCallParser::find_in_text(std::vector<AnswerPiece>* pieces) {
     const std::string_view rest = std::string_view(held_).substr(i);
     if (!mark_.empty() && c == mark_[0] && may_begin_with(rest, mark_.substr(0, first_word_))) {
       if (rest.size() >= first_word_) return begin_marked(i, pieces);
-      add_text(behind_text(i), pieces);
+      add_text(without_blanks(held_, i), pieces);
       return false;
     }
     if (line_start && (c == '{' || c == '[' || c == '`' || c == 'f')) {
@@ -168,7 +164,7 @@ bool ToolCallParser::find_in_text(std::vector<AnswerPiece>* pieces) {
       size_t end = 0;
       const LooseCallReader::Result result = loose_.read(rest, &calls, &end);
       if (result == LooseCallReader::Result::kMore) {
-        add_text(behind_text(i), pieces);
+        add_text(without_blanks(held_, i), pieces);
         return false;
       }
       if (result == LooseCallReader::Result::kCalls && (parallel_ || calls.size() == 1)) {
@@ -178,12 +174,13 @@ bool ToolCallParser::find_in_text(std::vector<AnswerPiece>* pieces) {
     }
     line_start = c == '\n' || (line_start && kBlanks.find(c) != kBlanks.npos);
   }
-  add_text(behind_text(held_.size()), pieces);  // white space is held back, because it is dropped before a call
+  add_text(without_blanks(held_, held_.size()),
+           pieces);  // white space is held back, because it is dropped before a call
   return false;
 }
 
 bool ToolCallParser::begin_marked(size_t at, std::vector<AnswerPiece>* pieces) {
-  const size_t end = behind_text(at);
+  const size_t end = without_blanks(held_, at);
   add_text(end, pieces);
   if (named_) {
     state_ = State::kNamed;
@@ -217,7 +214,7 @@ bool ToolCallParser::incomplete() const {
 
 void ToolCallParser::add_loose(const std::vector<LooseCall>& calls, size_t start, size_t end,
                                std::vector<AnswerPiece>* pieces) {
-  const size_t text = behind_text(start);
+  const size_t text = without_blanks(held_, start);
   add_text(text, pieces);
   held_.erase(0, end - text);
   line_start_ = true;

@@ -38,7 +38,6 @@ class ToolCallParser {
   bool read_arguments(std::vector<AnswerPiece>* pieces);
   bool read_tail();
   void add_text(size_t bytes, std::vector<AnswerPiece>* pieces);
-  size_t behind_text(size_t end) const;  // returns the size of held_[0, end) without the white space at its end
 
   ToolForm form_;
   std::string_view mark_;                 // begins calls in a text; "" in forms without one

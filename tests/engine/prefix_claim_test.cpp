@@ -13,8 +13,7 @@ namespace {
 
 class PrefixClaimTest : public ::testing::Test {
  protected:
-  // Computes the first n tokens of a prompt, which are its number but for the shared first 100, behind what is stored
-  // of them, and stores the state.
+  // Runs a prompt and stores its state after each of these numbers of tokens. All prompts share their first 100 tokens.
   void run(int32_t number, std::vector<int64_t> states) {
     std::vector<int32_t> tokens(static_cast<size_t>(states.back()) + 1, number);
     std::iota(tokens.begin(), tokens.begin() + 100, 0);
